@@ -1,0 +1,92 @@
+//! What happens to an observer.
+
+use bytes::Bytes;
+use quorate_proto::control::{ExitNotice, LastHeard, SessionUp};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PersistId, Term, Ticket};
+use quorate_proto::time::LogTime;
+
+use crate::envelope::Envelope;
+
+/// A change asked for by an administrator; answered once applied.
+#[derive(Clone, Debug)]
+pub enum AdminRequest {
+    /// Make a topic.
+    CreateTopic {
+        /// `namespace/name`, already checked.
+        name: String,
+        /// How many partitions.
+        partitions: u32,
+        /// Random ids drawn by the shell: of the operation and of the topic to be.
+        operation: OperationId,
+        /// Topic id if it is new.
+        topic_id: quorate_proto::ids::TopicId,
+    },
+}
+
+/// An event of an observer.
+#[derive(Debug)]
+pub enum ObserverEvent {
+    /// At least every `Timing::observer_tick`. `wall`: this observer's wall clock (only for the median, W5).
+    Tick {
+        /// Wall clock.
+        wall: LogTime,
+    },
+    /// A Raft message from another observer.
+    Peer(Box<Envelope>),
+    /// Another observer's table.
+    LastHeard(LastHeard),
+    /// The write `id` is flushed.
+    Persisted {
+        /// Always [`GroupId::DIRECTORY`].
+        group: GroupId,
+        /// Which write.
+        id: PersistId,
+    },
+    /// A data node's session opened. `session` is unique within the process.
+    SessionOpened {
+        /// Names the session.
+        session: Ticket,
+    },
+    /// A message on it; the first is `Hello`.
+    Session {
+        /// Which session.
+        session: Ticket,
+        /// What.
+        message: Box<SessionUp>,
+    },
+    /// It broke: suspicion may start early, proof it is not (S2).
+    SessionClosed {
+        /// Which.
+        session: Ticket,
+    },
+    /// A supervisor's word. Answered once logged (or refused).
+    ExitNotice {
+        /// Names the answer.
+        ticket: Ticket,
+        /// What.
+        notice: ExitNotice,
+    },
+    /// An administrator's request.
+    Admin {
+        /// Names the answer.
+        ticket: Ticket,
+        /// What.
+        request: AdminRequest,
+    },
+    /// The snapshot file asked for is durable.
+    SnapshotSaved {
+        /// Position.
+        index: LogIndex,
+        /// Term.
+        term: Term,
+        /// Same bytes as in the effect.
+        data: Bytes,
+    },
+    /// The routes of this version went out to the connected clients (for the failover record).
+    RoutesPushed {
+        /// Directory version.
+        version: quorate_proto::ids::DirectoryVersion,
+    },
+    /// A connection to another observer broke.
+    PeerLost(NodeId),
+}

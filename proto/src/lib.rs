@@ -1,0 +1,27 @@
+//! The wire contract of Quorate, its shared vocabulary, and its record batch and Raft entry formats.
+//!
+//! - [`ids`], [`time`]: one newtype for every id, term, epoch, offset, index and clock.
+//! - [`control`]: what data nodes, observers and voters tell each other (permits, facts, leases, reports).
+//! - [`v1`], [`internal`]: generated protobuf messages; with feature `grpc` the services too.
+//!
+//! The formats are documented byte by byte in `docs/format.md`.
+
+pub mod control;
+pub mod ids;
+pub mod refusal;
+pub mod time;
+
+/// Public messages (package `quorate.v1`).
+#[allow(missing_docs, clippy::all)]
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/quorate.v1.rs"));
+}
+
+/// Private messages between nodes and on disk (package `quorate.internal.v1`).
+#[allow(missing_docs, clippy::all)]
+pub mod internal {
+    include!(concat!(env!("OUT_DIR"), "/quorate.internal.v1.rs"));
+}
+
+/// Encoded `FileDescriptorSet` of all `.proto` files, for gRPC server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
