@@ -1,0 +1,214 @@
+//! Configuration of a data node. Defaults are stated here; `docs/` repeats them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use quorate_consensus::timing::Timing;
+use quorate_proto::ids::{ClusterId, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::error::ServerError;
+
+/// One observer: where its session service listens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ObserverAddress {
+    /// Its node id.
+    pub id: u64,
+    /// host:port.
+    pub address: String,
+}
+
+/// How large the write-ahead log is (`3-architecture`, storage).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WalSize {
+    /// 2 GB in files of 128 MB, recycled and prefilled.
+    #[default]
+    Production,
+    /// 64 MB in files of 16 MB, not prefilled: for `quorate dev` and tests.
+    Dev,
+}
+
+/// A data node's configuration. Unknown keys are errors. Times are in the units that the names say.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// Identity of the cluster, 32 hexadecimal digits.
+    pub cluster_id: String,
+    /// This node's number, from 1, unique in the cluster.
+    pub node_id: u64,
+    /// Its name, for people.
+    pub name: String,
+    /// Rack, host or zone: replicas of a partition go to distinct ones. Empty = the node's name.
+    pub fault_domain: String,
+    /// Where segments, key runs and the identity live.
+    pub data_dir: PathBuf,
+    /// Where the write-ahead log lives; default `data_dir/wal`.
+    pub wal_dir: Option<PathBuf>,
+    /// Size of the write-ahead log.
+    pub wal_size: WalSize,
+    /// Listener for clients.
+    pub listen: SocketAddr,
+    /// Listener for the other data nodes.
+    pub peer_listen: SocketAddr,
+    /// host:port that clients are told; default: `listen`.
+    pub advertise: Option<String>,
+    /// host:port that other nodes are told; default: `peer_listen`.
+    pub peer_advertise: Option<String>,
+    /// Listener for Prometheus; none = no metrics.
+    pub metrics_listen: Option<SocketAddr>,
+    /// All observers.
+    pub observers: Vec<ObserverAddress>,
+    /// Listeners outside loopback carry plain text: they must be asked for by name.
+    pub allow_plaintext: bool,
+    /// Log file; none = standard error.
+    pub log_file: Option<PathBuf>,
+    /// Filter for logs, as in `RUST_LOG`.
+    pub log_filter: String,
+    /// Children die with their parent (`quorate dev`).
+    pub die_with_parent: bool,
+    /// Bytes of one connection's publishes that may wait for their fate.
+    pub connection_max_bytes: u64,
+    /// Bytes that all tail caches of the node may hold together.
+    pub tail_cache_bytes: u64,
+    /// Bytes that may wait for the storage thread before the shell stops taking publishes.
+    pub storage_queue_bytes: u64,
+    /// A segment is closed and a new one begun at this length.
+    pub segment_bytes: u64,
+    /// A client whose stream takes no answer for this long is cut off.
+    pub client_stall_ms: u64,
+    /// Closing takes at most this long.
+    pub close_ms: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            cluster_id: String::new(),
+            node_id: 0,
+            name: String::new(),
+            fault_domain: String::new(),
+            data_dir: PathBuf::from("quorate-data"),
+            wal_dir: None,
+            wal_size: WalSize::Production,
+            listen: SocketAddr::from(([127, 0, 0, 1], 7301)),
+            peer_listen: SocketAddr::from(([127, 0, 0, 1], 7401)),
+            advertise: None,
+            peer_advertise: None,
+            metrics_listen: None,
+            observers: Vec::new(),
+            allow_plaintext: false,
+            log_file: None,
+            log_filter: String::from("info"),
+            die_with_parent: false,
+            connection_max_bytes: 16 << 20,
+            tail_cache_bytes: 64 << 20,
+            storage_queue_bytes: 64 << 20,
+            segment_bytes: 64 << 20,
+            client_stall_ms: 30_000,
+            close_ms: 20_000,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Checks every value and the rules between them.
+    ///
+    /// # Errors
+    /// One text that names every value at fault.
+    pub fn validate(&self) -> Result<(), ServerError> {
+        let mut faults = Vec::new();
+        if ClusterId::from_hex(&self.cluster_id).is_none_or(|id| id == ClusterId::NONE) {
+            faults.push(format!("cluster_id '{}' must be 32 hexadecimal digits, not all zero", self.cluster_id));
+        }
+        if self.node_id == 0 {
+            faults.push("node_id must be at least 1".to_owned());
+        }
+        if self.name.is_empty() {
+            faults.push("name must not be empty".to_owned());
+        }
+        if self.observers.is_empty() {
+            faults.push("observers must name at least one observer".to_owned());
+        }
+        if self.observers.iter().any(|o| o.id == 0 || !o.address.contains(':')) {
+            faults.push("each observer needs an id of at least 1 and an address host:port".to_owned());
+        }
+        for (name, address) in [("listen", self.listen), ("peer_listen", self.peer_listen)] {
+            if !address.ip().is_loopback() && !self.allow_plaintext {
+                faults
+                    .push(format!("{name} {address} is outside loopback and unencrypted: set allow_plaintext = true"));
+            }
+        }
+        if self.listen.port() != 0 && self.listen == self.peer_listen {
+            faults.push(format!("listen and peer_listen are both {}", self.listen));
+        }
+        if self.connection_max_bytes < 4 << 20 {
+            faults.push("connection_max_bytes must be at least 4 MiB (one batch)".to_owned());
+        }
+        if self.segment_bytes < 1 << 16 {
+            faults.push("segment_bytes must be at least 64 KiB".to_owned());
+        }
+        if let Err(clashes) = self.timing().validate() {
+            faults.extend(clashes);
+        }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(ServerError::Config(faults.join("; ")))
+        }
+    }
+
+    /// The protocol's durations.
+    #[must_use]
+    pub fn timing(&self) -> Timing {
+        Timing::default()
+    }
+
+    /// The cluster's identity; call after [`Self::validate`].
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        ClusterId::from_hex(&self.cluster_id).unwrap_or(ClusterId::NONE)
+    }
+
+    /// This node's id.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        NodeId(self.node_id)
+    }
+
+    /// Where the write-ahead log lives.
+    #[must_use]
+    pub fn wal_dir(&self) -> PathBuf {
+        self.wal_dir.clone().unwrap_or_else(|| self.data_dir.join("wal"))
+    }
+
+    /// host:port for clients.
+    #[must_use]
+    pub fn client_address(&self) -> String {
+        self.advertise.clone().unwrap_or_else(|| self.listen.to_string())
+    }
+
+    /// host:port for other data nodes.
+    #[must_use]
+    pub fn peer_address(&self) -> String {
+        self.peer_advertise.clone().unwrap_or_else(|| self.peer_listen.to_string())
+    }
+
+    /// Rack, host or zone.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        if self.fault_domain.is_empty() {
+            &self.name
+        } else {
+            &self.fault_domain
+        }
+    }
+
+    /// How long closing may take.
+    #[must_use]
+    pub fn close_within(&self) -> Duration {
+        Duration::from_millis(self.close_ms)
+    }
+}
