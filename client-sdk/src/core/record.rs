@@ -1,0 +1,108 @@
+//! What an application publishes.
+
+use bytes::Bytes;
+use quorate_proto::time::LogTime;
+
+pub use quorate_proto::v1::Priority;
+
+/// One message to publish. Cheap to clone: keys and payload are shared [`Bytes`].
+///
+/// ```
+/// # use quorate_client::Record;
+/// let record = Record::new("10 pieces at 42.00").key("order-7").idempotency_key("order-7:1").header("source", "gw-3");
+/// assert_eq!(record.value(), "10 pieces at 42.00".as_bytes());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    pub(crate) key: Option<Bytes>,
+    pub(crate) value: Bytes,
+    pub(crate) headers: Vec<(String, Bytes)>,
+    pub(crate) idempotency_key: Option<Bytes>,
+    pub(crate) timestamp: LogTime,
+    pub(crate) key_created_at: LogTime,
+    pub(crate) not_after: LogTime,
+    pub(crate) priority: Priority,
+}
+
+impl Record {
+    /// A record with this payload, without keys.
+    #[must_use]
+    pub fn new(value: impl Into<Bytes>) -> Self {
+        Self { value: value.into(), ..Self::default() }
+    }
+
+    /// Record key: chooses the partition, and with it the order. At most 64 KiB.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Idempotency key: a second record with it (same partition, inside the key window of 24 h) is suppressed and
+    /// answered with the first result (protocol I7). At most 64 KiB; an empty one is no key.
+    #[must_use]
+    pub fn idempotency_key(mut self, key: impl Into<Bytes>) -> Self {
+        let key = key.into();
+        self.idempotency_key = (!key.is_empty()).then_some(key);
+        self
+    }
+
+    /// When the idempotency key was made. Older than the key window's horizon: refused `KEY_TOO_OLD`, so a late
+    /// repeat cannot become a second record.
+    #[must_use]
+    pub fn key_created_at(mut self, at: LogTime) -> Self {
+        self.key_created_at = at;
+        self
+    }
+
+    /// Refused `EXPIRED` if the log time at which it would be appended is later than this.
+    #[must_use]
+    pub fn not_after(mut self, at: LogTime) -> Self {
+        self.not_after = at;
+        self
+    }
+
+    /// Adds a header. Headers take no part in the payload hash that tells a repeat from a conflict.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Who is admitted first when a node is overloaded. Never changes the order of records.
+    #[must_use]
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// The application's own time stamp, microseconds since the Unix epoch. The client's wall clock if not given.
+    #[must_use]
+    pub fn timestamp(mut self, at: LogTime) -> Self {
+        self.timestamp = at;
+        self
+    }
+
+    /// The payload.
+    #[must_use]
+    pub fn value(&self) -> &Bytes {
+        &self.value
+    }
+
+    /// The record key.
+    #[must_use]
+    pub fn record_key(&self) -> Option<&Bytes> {
+        self.key.as_ref()
+    }
+
+    /// Bytes that this record takes in a batch and in the producer's buffer: an upper bound, exact to a few bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
+        let keys = self.key.as_ref().map_or(0, Bytes::len) + self.idempotency_key.as_ref().map_or(0, Bytes::len);
+        self.value.len() + keys + headers + Self::OVERHEAD
+    }
+
+    /// Fixed cost of a record: its descriptor and the lengths of its fields.
+    pub const OVERHEAD: usize = 112;
+}
