@@ -19,4 +19,5 @@ pub mod envelope;
 pub mod node;
 pub mod observer;
 pub mod policy;
+pub mod replica;
 pub mod timing;
