@@ -2,13 +2,23 @@
 //!
 //! - [`ids`], [`time`]: one newtype for every id, term, epoch, offset, index and clock.
 //! - [`control`]: what data nodes, observers and voters tell each other (permits, facts, leases, reports).
+//! - [`batch`]: record batches, on the wire, in the log and as stored; [`entry`]: payloads of Raft entries.
+//! - [`file_header`], [`hash`], [`slot`], [`names`], [`limits`]: the rest of the formats.
 //! - [`v1`], [`internal`]: generated protobuf messages; with feature `grpc` the services too.
 //!
 //! The formats are documented byte by byte in `docs/format.md`.
 
+pub mod batch;
 pub mod control;
+pub mod entry;
+pub mod file_header;
+pub mod hash;
 pub mod ids;
+mod le;
+pub mod limits;
+pub mod names;
 pub mod refusal;
+pub mod slot;
 pub mod time;
 
 /// Public messages (package `quorate.v1`).
