@@ -8,6 +8,7 @@ use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PersistId, Repl
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{ConfState, Entry};
 
+use super::config::MachineImage;
 use crate::envelope::Envelope;
 
 /// One publish: a verified batch that waits for its fate. The answer names `ticket`, exactly once.
@@ -126,12 +127,16 @@ pub enum NodeEvent {
         /// It arrived whole and was taken.
         ok: bool,
     },
-    /// The storage installed what `InstallSnapshot` asked for.
+    /// The storage installed what `InstallSnapshot` asked for: its files stand in place and are flushed.
     SnapshotInstalled {
         /// The group.
         group: GroupId,
         /// Its position.
         index: LogIndex,
+        /// The machine as it stands in the snapshot, key runs included.
+        image: MachineImage,
+        /// Key–value pairs (the storage's checkpoint) for the same write that makes the log start at the snapshot.
+        puts: Vec<(&'static str, Bytes)>,
     },
     /// The storage's queue for `group` holds this many bytes not yet written (back-pressure).
     StorageBacklog {

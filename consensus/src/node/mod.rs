@@ -1,8 +1,15 @@
-//! The data node's core: [`NodeCore`](core) owns every replica that the node hosts, its session with the observers,
+//! The data node's core: [`NodeCore`] owns every replica that the node hosts, its session with the observers,
 //! the leases it holds, and its heartbeat token. Shells and simulator feed [`NodeEvent`]s and execute [`NodeEffect`]s.
 
+mod config;
+mod dispatch;
 pub mod effect;
 pub mod event;
+mod status;
+pub mod stored;
 
+pub use config::{MachineImage, NodeConfig, NodeLimits};
+pub use dispatch::NodeCore;
 pub use effect::NodeEffect;
 pub use event::NodeEvent;
+pub use status::{NodeCounters, NodeStatus, PartitionStatus};
