@@ -1,0 +1,193 @@
+//! Logs, metrics, and the limit on repeated log lines.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use metrics::Unit;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use quorate_proto::time::BootTime;
+use tracing_subscriber::EnvFilter;
+
+use crate::listen::{self, ListenError};
+
+/// Where log lines go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Standard error.
+    #[default]
+    Stderr,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// Why telemetry can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The filter is no filter.
+    #[error("log filter `{filter}`: {reason}")]
+    Filter {
+        /// As given.
+        filter: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The log file can't be opened.
+    #[error("log file {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The metrics' port.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The exporter refused.
+    #[error("metrics: {0}")]
+    Metrics(String),
+}
+
+/// Installs the process-wide log subscriber: one line per event, UTC, to `target`, filtered by `filter`
+/// (`info`, `quorate_server=debug,info` …). A second call in one process changes nothing.
+///
+/// # Errors
+/// If the filter can't be parsed or the file not opened.
+pub fn init_logs(target: &LogTarget, filter: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(filter)
+        .map_err(|error| TelemetryError::Filter { filter: filter.into(), reason: error.to_string() })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    // `try_init` fails only if one is installed already, which tests of many nodes in one process do.
+    let _ = match target {
+        LogTarget::Stderr => lines.with_writer(io::stderr).try_init(),
+        LogTarget::File(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let file = file.map_err(|source| TelemetryError::File { path: path.clone(), source })?;
+            lines.with_ansi(false).with_writer(Mutex::new(file)).try_init()
+        }
+    };
+    Ok(())
+}
+
+/// Histogram bounds for durations in seconds: 50 µs to 10 s.
+const SECONDS: [f64; 17] =
+    [0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+
+/// Installs the process-wide metrics recorder and serves it for Prometheus at `http://<address>/metrics`, on a
+/// listener of its own. Call it within a runtime; gives the bound address back.
+///
+/// # Errors
+/// If the port is taken or a recorder is installed already.
+pub fn serve_metrics(address: SocketAddr) -> Result<SocketAddr, TelemetryError> {
+    // The exporter's own bind error does not say who has the port.
+    let bound = {
+        let probe = listen::bind("metrics listener", address)?;
+        probe.local_addr().map_err(|error| TelemetryError::Metrics(error.to_string()))?
+    };
+    let failed = |error: &dyn std::fmt::Display| TelemetryError::Metrics(error.to_string());
+    let (recorder, exporter) = PrometheusBuilder::new()
+        .set_buckets(&SECONDS)
+        .map_err(|error| failed(&error))?
+        .with_http_listener(bound)
+        .build()
+        .map_err(|error| failed(&error))?;
+    metrics::set_global_recorder(recorder).map_err(|error| failed(&error))?;
+    tokio::spawn(async move {
+        if let Err(error) = exporter.await {
+            tracing::warn!(?error, "metrics listener ended");
+        }
+    });
+    Ok(bound)
+}
+
+/// What kind of metric one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Distribution.
+    Histogram,
+}
+
+/// A metric with its unit and meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// `quorate_…`, ending in its unit.
+    pub name: &'static str,
+    /// Kind.
+    pub kind: MetricKind,
+    /// Unit.
+    pub unit: Unit,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// Describes metrics to the exporter; call it after [`serve_metrics`].
+pub fn describe(metrics: &[Metric]) {
+    for metric in metrics {
+        match metric.kind {
+            MetricKind::Counter => metrics::describe_counter!(metric.name, metric.unit, metric.help),
+            MetricKind::Gauge => metrics::describe_gauge!(metric.name, metric.unit, metric.help),
+            MetricKind::Histogram => metrics::describe_histogram!(metric.name, metric.unit, metric.help),
+        }
+    }
+}
+
+/// Limits a log line that may repeat: says it at once, then at most once per span with the number left out.
+///
+/// ```
+/// # use quorate_host::telemetry::Repeats;
+/// # use quorate_proto::time::BootTime;
+/// # use std::time::Duration;
+/// let mut lost = Repeats::new(Duration::from_secs(10));
+/// assert_eq!(lost.say(BootTime(1)), Some(0));
+/// assert_eq!(lost.say(BootTime(2)), None);
+/// assert_eq!(lost.say(BootTime(11_000_000_000)), Some(1));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Repeats {
+    every: Duration,
+    next: BootTime,
+    left_out: u64,
+}
+
+impl Repeats {
+    /// At most one line per `every`.
+    #[must_use]
+    pub const fn new(every: Duration) -> Self {
+        Self { every, next: BootTime::ZERO, left_out: 0 }
+    }
+
+    /// `Some(lines left out since the last one)` if the line may be written now.
+    pub fn say(&mut self, now: BootTime) -> Option<u64> {
+        if now < self.next {
+            self.left_out += 1;
+            return None;
+        }
+        self.next = now + self.every;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_filter_is_named() {
+        let error = init_logs(&LogTarget::Stderr, "quorate=loud").unwrap_err().to_string();
+        assert!(error.contains("`quorate=loud`"), "{error}");
+    }
+
+    #[test]
+    fn repeated_lines_are_limited_and_counted() {
+        let mut repeats = Repeats::new(Duration::from_secs(1));
+        let said: Vec<_> = (0..30).filter_map(|i| repeats.say(BootTime(i * 100_000_000))).collect();
+        assert_eq!(said, [0, 9, 9]);
+    }
+}

@@ -1,0 +1,192 @@
+//! raft-engine's file system, wrapped: a failed flush never returns, a cut tail is noticed, faults can be injected.
+
+use std::fs;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteExt};
+
+use super::queue::Shared;
+use super::{FaultPolicy, TailCut};
+
+type Fd = <DefaultFileSystem as FileSystem>::Handle;
+type RawWriter = <DefaultFileSystem as FileSystem>::Writer;
+type RawReader = <DefaultFileSystem as FileSystem>::Reader;
+
+/// State that all files of a log share.
+pub(super) struct Disk {
+    shared: Arc<Shared>,
+    faults: Arc<dyn FaultPolicy>,
+    /// Recovery: errors are returned (the open fails) instead of poisoning, and truncations are cut tails.
+    opening: AtomicBool,
+    tail_cut: Mutex<Option<TailCut>>,
+}
+
+impl Disk {
+    /// After an append or flush error nothing of this log may run any more (B3), unless it is just being opened.
+    fn failed(&self, what: &str, file: &Path, error: io::Error) -> io::Error {
+        if self.opening.load(Ordering::SeqCst) {
+            return error;
+        }
+        self.shared.poison(&format!("{what} of {} failed: {error}", file.display()))
+    }
+
+    /// Recovery cut `file` at `offset`. Preallocated zeros after the last record are no loss.
+    fn note_cut(&self, file: &Path, offset: usize) -> io::Result<()> {
+        let mut content = fs::File::open(file)?;
+        content.seek(SeekFrom::Start(offset as u64))?;
+        let (mut position, mut last_used) = (0_u64, 0_u64);
+        let mut block = vec![0; 64 << 10];
+        loop {
+            let read = content.read(&mut block)?;
+            if read == 0 {
+                break;
+            }
+            if let Some(at) = block[..read].iter().rposition(|&byte| byte != 0) {
+                last_used = position + at as u64 + 1;
+            }
+            position += read as u64;
+        }
+        if last_used > 0 {
+            let cut = TailCut { file: file.into(), kept: offset as u64, dropped: last_used };
+            tracing::warn!(file = %file.display(), kept = cut.kept, dropped = cut.dropped, "write-ahead log: tail cut");
+            *self.tail_cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut);
+        }
+        Ok(())
+    }
+}
+
+/// The file system of one log.
+pub(super) struct Files(Arc<Disk>);
+
+impl Files {
+    pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>) -> Self {
+        Self(Arc::new(Disk { shared, faults, opening: AtomicBool::new(true), tail_cut: Mutex::default() }))
+    }
+
+    /// Recovery is over: from now on errors poison. Returns what recovery cut off.
+    pub(super) fn opened(&self) -> Option<TailCut> {
+        self.0.opening.store(false, Ordering::SeqCst);
+        self.0.tail_cut.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn wrap(&self, path: &Path, fd: Fd) -> LogFile {
+        LogFile { fd: Arc::new(fd), path: path.into(), disk: Arc::clone(&self.0) }
+    }
+}
+
+impl FileSystem for Files {
+    type Handle = LogFile;
+    type Reader = RawReader;
+    type Writer = LogWriter;
+
+    fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<LogFile> {
+        let fd = DefaultFileSystem.create(&path)?;
+        Ok(self.wrap(path.as_ref(), fd))
+    }
+
+    fn open<P: AsRef<Path>>(&self, path: P, perm: Permission) -> io::Result<LogFile> {
+        let fd = DefaultFileSystem.open(&path, perm)?;
+        Ok(self.wrap(path.as_ref(), fd))
+    }
+
+    fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
+        DefaultFileSystem.delete(path)
+    }
+
+    fn rename<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
+        DefaultFileSystem.rename(from, to)
+    }
+
+    fn new_reader(&self, handle: Arc<LogFile>) -> io::Result<RawReader> {
+        DefaultFileSystem.new_reader(Arc::clone(&handle.fd))
+    }
+
+    fn new_writer(&self, handle: Arc<LogFile>) -> io::Result<LogWriter> {
+        let raw = DefaultFileSystem.new_writer(Arc::clone(&handle.fd))?;
+        Ok(LogWriter { raw, path: handle.path.clone(), disk: Arc::clone(&handle.disk) })
+    }
+}
+
+/// One open file.
+pub(super) struct LogFile {
+    fd: Arc<Fd>,
+    path: PathBuf,
+    disk: Arc<Disk>,
+}
+
+impl Handle for LogFile {
+    fn truncate(&self, offset: usize) -> io::Result<()> {
+        if self.disk.opening.load(Ordering::SeqCst) {
+            self.disk.note_cut(&self.path, offset)?;
+        }
+        Handle::truncate(&*self.fd, offset)
+    }
+
+    fn file_size(&self) -> io::Result<usize> {
+        Handle::file_size(&*self.fd)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk
+            .faults
+            .before_flush(&self.path)
+            .and_then(|()| Handle::sync(&*self.fd))
+            .map_err(|error| self.disk.failed("flush", &self.path, error))
+    }
+}
+
+/// Writes to one file.
+pub(super) struct LogWriter {
+    raw: RawWriter,
+    path: PathBuf,
+    disk: Arc<Disk>,
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.disk
+            .faults
+            .before_write(&self.path, bytes.len())
+            .and_then(|()| self.raw.write(bytes))
+            .map_err(|error| self.disk.failed("append", &self.path, error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.raw.flush()
+    }
+}
+
+impl Seek for LogWriter {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.raw.seek(position)
+    }
+}
+
+impl WriteExt for LogWriter {
+    fn truncate(&mut self, offset: usize) -> io::Result<()> {
+        self.raw.truncate(offset)
+    }
+
+    fn allocate(&mut self, offset: usize, size: usize) -> io::Result<()> {
+        self.raw.allocate(offset, size)
+    }
+}
+
+/// Flushes every file of the log and the directory (B1): raft-engine does not flush an intact tail at open, so what
+/// a killed process had appended but not flushed would be taken for durable. Returns how many files.
+pub(super) fn flush_all(dir: &Path) -> io::Result<usize> {
+    let mut count = 0;
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_log = path.extension().is_some_and(|ext| ext == "raftlog" || ext == "rewrite");
+        if is_log {
+            fs::File::open(&path)?.sync_data()?;
+            count += 1;
+        }
+    }
+    fs::File::open(dir)?.sync_all()?;
+    Ok(count)
+}

@@ -1,0 +1,318 @@
+//! The write-ahead log of a node: one raft-engine for all groups, written by one thread.
+//!
+//! ```text
+//!  shell ──submit──▶ queue ──▶ writer thread: takes all that waits (≤ 4 MiB), one append, one fdatasync,
+//!    ▲                          one notice batch; never waits for more (natural group commit)
+//!    └──── WalNotices ◀─────────┘
+//! ```
+//!
+//! - **W1** `Persisted` is reported only after the flush that covers the write returned without error.
+//! - **B1** every file recovered at open is flushed before [`Wal::open`] returns.
+//! - **B3** an append or flush error *poisons* the log: the writer parks for ever (so raft-engine can neither
+//!   return `Ok` to anybody nor unwind), [`WalNotices::poisoned`] is called once, nothing is retried; the process
+//!   must exit with [`EXIT_DISK`] (see [`exit_on_poison`]).
+//! - **B4** tokens pass through the queue; [`Wal::flush_age`] tells how long the flush in flight has taken.
+//!
+//! Facts of raft-engine 0.4.2 that this module is built around: `Engine::sync()` does nothing, a write is durable
+//! only as `write(non-empty batch, sync = true)`; followers of a failed write group get `Ok`, hence one writer;
+//! appending with a gap or below the first index panics, hence [`PersistWrite::clear`] before a snapshot's place.
+
+mod exit;
+mod fault;
+mod files;
+mod queue;
+mod recover;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_consensus::effect::{PersistWrite, Restored};
+use quorate_proto::ids::{GroupId, LogIndex, PersistId, Term};
+use quorate_proto::time::BootTime;
+use raft::eraftpb::{ConfState, Entry, HardState};
+
+use crate::clock::Clock;
+pub use exit::{exit_on_poison, install_abort_hook, EXIT_DISK, EXIT_GRACE};
+pub use fault::{FaultPolicy, NoFaults, ScriptedFaults};
+use queue::Shared;
+
+/// Sizes of the log's files (`3-architecture`, storage).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalProfile {
+    /// Data nodes: 2 GB in files of 128 MB, recycled and prefilled (zero-writes 3 GB at the first open).
+    Production,
+    /// `quorate dev` and tests: 64 MB in files of 16 MB.
+    Dev,
+    /// Observers: 64 MB in files of 16 MB.
+    Observer,
+}
+
+/// How to open a log.
+#[derive(Clone, Debug)]
+pub struct WalConfig {
+    /// Directory; made if missing.
+    pub dir: PathBuf,
+    /// File sizes.
+    pub profile: WalProfile,
+    /// Most bytes of payload in one flush. 4 MiB: about what a flush interval brings in at full load.
+    pub batch_bytes: usize,
+    /// Queued bytes at which [`Wal::has_room`] turns false. The queue never refuses a write that a core has
+    /// decided on; the shell stops taking new work instead.
+    pub queue_bytes: u64,
+    /// Purge of obsolete files at most this often, when nothing waits.
+    pub purge_every: Duration,
+}
+
+impl WalConfig {
+    /// The defaults for `dir`.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>, profile: WalProfile) -> Self {
+        Self {
+            dir: dir.into(),
+            profile,
+            batch_bytes: 4 << 20,
+            queue_bytes: 64 << 20,
+            purge_every: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What the log is asked for. Requests are done in order (fetches apart).
+#[derive(Debug)]
+pub enum WalRequest {
+    /// Write and flush; then [`WalNotice::Persisted`].
+    Persist(PersistWrite),
+    /// Pass through the queue; then [`WalNotice::Token`] (B4).
+    Token {
+        /// Given back.
+        seq: u64,
+    },
+    /// Write and flush something small; then [`WalNotice::Canary`] (L4).
+    Canary,
+    /// Read entries `from..to` on another thread; then [`WalNotice::Fetched`].
+    Fetch {
+        /// The group.
+        group: GroupId,
+        /// First index.
+        from: LogIndex,
+        /// One past the last.
+        to: LogIndex,
+        /// Bytes at most, but at least one entry.
+        max_bytes: u64,
+    },
+}
+
+/// What became of requests.
+#[derive(Debug)]
+pub enum WalNotice {
+    /// The write is flushed (W1).
+    Persisted {
+        /// The group.
+        group: GroupId,
+        /// Which write.
+        id: PersistId,
+        /// When its flush ended.
+        at: BootTime,
+    },
+    /// A token came through the queue.
+    Token {
+        /// Which.
+        seq: u64,
+        /// How long the flush took that it had to wait for; zero if it met none (B4).
+        age: Duration,
+    },
+    /// The canary is flushed.
+    Canary {
+        /// When its flush ended.
+        at: BootTime,
+    },
+    /// Entries read.
+    Fetched {
+        /// The group.
+        group: GroupId,
+        /// First index asked for.
+        from: LogIndex,
+        /// The entries; `None` if the first is compacted away or not there.
+        entries: Option<Vec<Entry>>,
+    },
+    /// These groups hold old files in place: checkpoint and compact them soon.
+    CompactWanted(Vec<GroupId>),
+}
+
+/// Who is told. Called on the log's threads: put the notices into a mailbox, wake the loop once, return.
+pub trait WalNotices: Send + Sync + 'static {
+    /// One batch of notices in the order of the requests.
+    fn completed(&self, notices: Vec<WalNotice>);
+    /// An append or flush failed (B3). Called once, from the failing thread, which never runs again.
+    /// The receiver stops serving, releases what it can, and exits with [`EXIT_DISK`] within [`EXIT_GRACE`].
+    fn poisoned(&self, reason: &str);
+}
+
+/// What the log held of one group.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveredGroup {
+    /// Term, vote, commit.
+    pub hard_state: HardState,
+    /// Membership, if one was stored ([`quorate_consensus::effect::keys::CONF_STATE`]).
+    pub conf_state: Option<ConfState>,
+    /// Position that the log starts after.
+    pub compacted: (LogIndex, Term),
+    /// Entries after it, contiguous.
+    pub entries: Vec<Entry>,
+    /// All key–value pairs, these well-known ones included.
+    pub kv: BTreeMap<String, Bytes>,
+}
+
+impl RecoveredGroup {
+    /// Last index in the log (the compacted one if there are no entries).
+    #[must_use]
+    pub fn last_index(&self) -> LogIndex {
+        self.entries.last().map_or(self.compacted.0, |entry| LogIndex(entry.index))
+    }
+
+    /// What the replica of this group starts from. `applied`: index of the machine's checkpoint; it must lie
+    /// within the log or at its start.
+    #[must_use]
+    pub fn restored(self, applied: LogIndex) -> Restored {
+        Restored {
+            hard_state: self.hard_state,
+            conf_state: self.conf_state.unwrap_or_default(),
+            compacted: self.compacted,
+            entries: self.entries,
+            applied: applied.max(self.compacted.0),
+        }
+    }
+}
+
+/// Bytes that recovery cut off the end of a log file because they were no valid record (B2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailCut {
+    /// The file.
+    pub file: PathBuf,
+    /// Where its valid part ends.
+    pub kept: u64,
+    /// Bytes cut off, up to the last one that is not zero. In a recycled file they may be stale, not torn.
+    pub dropped: u64,
+}
+
+/// What the log held when it was opened.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// By group.
+    pub groups: BTreeMap<GroupId, RecoveredGroup>,
+    /// Whether a tail was cut. Preallocated zeros don't count.
+    pub tail_cut: Option<TailCut>,
+    /// Files flushed at open (B1).
+    pub files_flushed: usize,
+}
+
+/// Why a log can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum WalError {
+    /// The directory or a file can't be used.
+    #[error("write-ahead log {}: {what}: {source}", dir.display())]
+    Io {
+        /// The log's directory.
+        dir: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// raft-engine refused.
+    #[error("write-ahead log {}: {reason}", dir.display())]
+    Engine {
+        /// The log's directory.
+        dir: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Handle of an open log. Cheap calls that never block on the disk; share it in an `Arc` between threads.
+#[derive(Debug)]
+pub struct Wal {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl Wal {
+    /// Opens the log, recovers what it holds, flushes every recovered file (B1) and starts the writer thread.
+    /// Blocks for the whole recovery.
+    ///
+    /// # Errors
+    /// If the directory can't be used, another process has it, or the log is damaged before its tail.
+    pub fn open(
+        config: WalConfig,
+        faults: Arc<dyn FaultPolicy>,
+        clock: Arc<dyn Clock>,
+        notices: Arc<dyn WalNotices>,
+    ) -> Result<(Self, Recovered), WalError> {
+        writer::open(config, faults, clock, notices)
+    }
+
+    /// Queues requests; wakes the writer once. Hand over all requests of a turn together: they share a flush.
+    pub fn submit(&self, requests: impl IntoIterator<Item = WalRequest>) {
+        self.shared.submit(requests);
+    }
+
+    /// Whether the queue is below its bound. While it is not, take no new publishes and no new frames.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.shared.has_room()
+    }
+
+    /// Bytes that wait for their flush.
+    #[must_use]
+    pub fn queued_bytes(&self) -> u64 {
+        self.shared.queued_bytes()
+    }
+
+    /// Age of the flush (or append) in flight; `None` if there is none (B4).
+    #[must_use]
+    pub fn flush_age(&self) -> Option<Duration> {
+        self.shared.flush_age()
+    }
+
+    /// End of the last successful flush; [`BootTime::ZERO`] before the first (L4).
+    #[must_use]
+    pub fn last_flush(&self) -> BootTime {
+        self.shared.last_flush()
+    }
+
+    /// An append or flush failed: nothing will ever be persisted again.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.is_poisoned()
+    }
+
+    /// Finishes what is queued and closes the files. Returns at once if the log is poisoned.
+    pub fn close(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop();
+        if let Some(writer) = self.writer.take() {
+            // A poisoned writer is parked for ever; joining it would hang the exit that must come now.
+            if !self.shared.wait_ended() {
+                return;
+            }
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Drop for Wal {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

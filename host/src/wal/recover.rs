@@ -1,0 +1,107 @@
+//! Reading the whole log at open.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protobuf::Message;
+use quorate_consensus::effect::keys;
+use quorate_proto::ids::{GroupId, LogIndex, Term};
+use raft::eraftpb::{Entry, HardState};
+use raft_engine::{Engine, Error, MessageExt};
+
+use super::files::Files;
+use super::RecoveredGroup;
+
+/// Key of the hard state.
+pub(super) const HARD_STATE: &str = "hard_state";
+/// Group id of the canary's key–value; the directory never gives out 0.
+pub(super) const CANARY_GROUP: u64 = 0;
+/// How often a fetch is tried when a purge moves the entries under it (fixed only in unreleased raft-engine).
+const FETCH_TRIES: usize = 3;
+
+/// Tells raft-engine where an entry's index is.
+pub(super) struct RaftEntry;
+
+impl MessageExt for RaftEntry {
+    type Entry = Entry;
+    fn index(entry: &Entry) -> u64 {
+        entry.index
+    }
+}
+
+/// Everything of every group. Group by group: a flush of many groups is decoded once per group in it, which the
+/// bound on the un-checkpointed tail keeps small.
+pub(super) fn groups(engine: &Engine<Files>) -> Result<BTreeMap<GroupId, RecoveredGroup>, String> {
+    let mut ids = engine.raft_groups();
+    ids.sort_unstable();
+    let mut groups = BTreeMap::new();
+    for id in ids.into_iter().filter(|&id| id != CANARY_GROUP) {
+        let group = group(engine, id).map_err(|reason| format!("{}: {reason}", GroupId(id)))?;
+        groups.insert(GroupId(id), group);
+    }
+    Ok(groups)
+}
+
+fn group(engine: &Engine<Files>, id: u64) -> Result<RecoveredGroup, String> {
+    let mut group = RecoveredGroup::default();
+    engine
+        .scan_raw_messages(id, None, None, false, |key, value| {
+            group.kv.insert(String::from_utf8_lossy(key).into_owned(), Bytes::copy_from_slice(value));
+            true
+        })
+        .map_err(|error| error.to_string())?;
+    if let Some(value) = group.kv.get(HARD_STATE) {
+        group.hard_state = HardState::parse_from_bytes(value).map_err(|error| format!("hard state: {error}"))?;
+    }
+    if let Some(value) = group.kv.get(keys::CONF_STATE) {
+        group.conf_state = Some(keys::parse_conf_state(value).ok_or("membership can't be read")?);
+    }
+    if let Some(value) = group.kv.get(keys::COMPACTED) {
+        group.compacted = keys::parse_position(value).ok_or("compacted position can't be read")?;
+    }
+    // Purging may bring entries back that were compacted before a crash: only those after the position count.
+    let first = engine.first_index(id).map(|first| first.max(group.compacted.0.get() + 1));
+    if let (Some(first), Some(last)) = (first, engine.last_index(id)) {
+        if first <= last {
+            group.entries = fetch(engine, id, first, last + 1, None).map_err(|error| error.to_string())?;
+        }
+    }
+    check_contiguous(&group)?;
+    Ok(group)
+}
+
+fn check_contiguous(group: &RecoveredGroup) -> Result<(), String> {
+    let mut expected = group.compacted.0.next();
+    for entry in &group.entries {
+        if entry.index != expected.get() {
+            return Err(format!("entry {} found where {} was expected", entry.index, expected.get()));
+        }
+        expected = expected.next();
+    }
+    Ok(())
+}
+
+/// Entries `from..to`, at most `max_bytes` but one at least.
+pub(super) fn fetch(
+    engine: &Engine<Files>,
+    group: u64,
+    from: u64,
+    to: u64,
+    max_bytes: Option<usize>,
+) -> Result<Vec<Entry>, Error> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut entries = Vec::new();
+        match engine.fetch_entries_to::<RaftEntry>(group, from, to, max_bytes, &mut entries) {
+            Ok(_) => return Ok(entries),
+            Err(Error::Corruption(_)) if tries < FETCH_TRIES => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Term of an entry that is in the log.
+pub(super) fn term_at(engine: &Engine<Files>, group: u64, index: LogIndex) -> Option<Term> {
+    engine.get_entry::<RaftEntry>(group, index.get()).ok().flatten().map(|entry| Term(entry.term))
+}
