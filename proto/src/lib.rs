@@ -4,12 +4,14 @@
 //! - [`control`]: what data nodes, observers and voters tell each other (permits, facts, leases, reports).
 //! - [`batch`]: record batches, on the wire, in the log and as stored; [`entry`]: payloads of Raft entries.
 //! - [`file_header`], [`hash`], [`slot`], [`names`], [`limits`]: the rest of the formats.
+//! - [`convert`]: control vocabulary ↔ protobuf.
 //! - [`v1`], [`internal`]: generated protobuf messages; with feature `grpc` the services too.
 //!
 //! The formats are documented byte by byte in `docs/format.md`.
 
 pub mod batch;
 pub mod control;
+pub mod convert;
 pub mod entry;
 pub mod file_header;
 pub mod hash;

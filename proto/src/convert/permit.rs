@@ -1,0 +1,112 @@
+//! Permits, the facts they rest on, and the observers' last-heard tables.
+
+use std::time::Duration;
+
+use super::{all, micros, required, ConvertError};
+use crate::control::{Ended, LastHeard, Permit, PermitKind};
+use crate::ids::{ConfigVersion, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
+use crate::internal as wire;
+use crate::time::LogTime;
+
+impl From<Ended> for wire::Ended {
+    fn from(fact: Ended) -> Self {
+        let fact = match fact {
+            Ended::Released { replica, term } => {
+                wire::ended::Fact::Released(wire::Released { replica: replica.get(), term: term.get() })
+            }
+            Ended::Dead { replica, incarnation } => {
+                wire::ended::Fact::Dead(wire::Dead { replica: replica.get(), incarnation: incarnation.get() })
+            }
+        };
+        Self { fact: Some(fact) }
+    }
+}
+
+impl TryFrom<wire::Ended> for Ended {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::Ended) -> Result<Self, ConvertError> {
+        match required(raw.fact, "Ended", "fact")? {
+            wire::ended::Fact::Released(fact) => Ok(Self::Released {
+                replica: required(ReplicaId(fact.replica).non_zero(), "Released", "replica")?,
+                term: Term(fact.term),
+            }),
+            wire::ended::Fact::Dead(fact) => Ok(Self::Dead {
+                replica: required(ReplicaId(fact.replica).non_zero(), "Dead", "replica")?,
+                incarnation: Incarnation(fact.incarnation),
+            }),
+        }
+    }
+}
+
+impl From<Permit> for wire::Permit {
+    fn from(permit: Permit) -> Self {
+        Self {
+            group_id: permit.group.get(),
+            epoch: permit.epoch.get(),
+            candidate: permit.candidate.get(),
+            candidate_incarnation: permit.candidate_incarnation.get(),
+            config_version: permit.config_version.get(),
+            basis: permit.basis.into_iter().map(Into::into).collect(),
+            clear: permit.clear,
+            kind: match permit.kind {
+                PermitKind::Normal => 0,
+                PermitKind::FullAttendance => 1,
+                PermitKind::BreakGlass => 2,
+            },
+        }
+    }
+}
+
+impl TryFrom<wire::Permit> for Permit {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::Permit) -> Result<Self, ConvertError> {
+        Ok(Self {
+            group: required(GroupId(raw.group_id).non_zero(), "Permit", "group_id")?,
+            epoch: required(PermitEpoch(raw.epoch).non_zero(), "Permit", "epoch")?,
+            candidate: required(ReplicaId(raw.candidate).non_zero(), "Permit", "candidate")?,
+            candidate_incarnation: Incarnation(raw.candidate_incarnation),
+            config_version: ConfigVersion(raw.config_version),
+            basis: all(raw.basis)?,
+            clear: raw.clear,
+            kind: match raw.kind {
+                0 => PermitKind::Normal,
+                1 => PermitKind::FullAttendance,
+                2 => PermitKind::BreakGlass,
+                other => return Err(ConvertError::new("Permit", "kind", format!("unknown value {other}"))),
+            },
+        })
+    }
+}
+
+impl From<LastHeard> for wire::LastHeard {
+    fn from(table: LastHeard) -> Self {
+        let heard = |(node, incarnation, age): (NodeId, Incarnation, Duration)| wire::Heard {
+            node: node.get(),
+            incarnation: incarnation.get(),
+            age_us: micros(age),
+        };
+        Self {
+            observer: table.observer.get(),
+            wall_us: table.wall.0,
+            nodes: table.nodes.into_iter().map(heard).collect(),
+        }
+    }
+}
+
+impl TryFrom<wire::LastHeard> for LastHeard {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::LastHeard) -> Result<Self, ConvertError> {
+        let heard = |heard: wire::Heard| {
+            let node = required(NodeId(heard.node).non_zero(), "Heard", "node")?;
+            Ok((node, Incarnation(heard.incarnation), Duration::from_micros(heard.age_us)))
+        };
+        Ok(Self {
+            observer: required(NodeId(raw.observer).non_zero(), "LastHeard", "observer")?,
+            wall: LogTime(raw.wall_us),
+            nodes: raw.nodes.into_iter().map(heard).collect::<Result<_, ConvertError>>()?,
+        })
+    }
+}
