@@ -14,6 +14,7 @@
 //! `now` is given with every event; the shell reads it *after* it took the event from its queue and does not
 //! cache it over several events (protocol V2).
 
+pub mod directory;
 pub mod effect;
 pub mod envelope;
 pub mod node;

@@ -379,11 +379,28 @@ pub struct ElectionMarks {
     pub first_ack: std::time::Duration,
 }
 
+/// An observer as operators see it; part of its last-heard table, so that every observer can list all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObserverInfo {
+    /// Number of the observer.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// host:port for clients and data nodes.
+    pub address: String,
+    /// Raised at every start.
+    pub incarnation: Incarnation,
+    /// Process id, for operators on the same host.
+    pub pid: u32,
+    /// Software version.
+    pub version: String,
+}
+
 /// When an observer last heard each data node (S1) and what its wall clock says (W5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastHeard {
     /// Who heard.
-    pub observer: NodeId,
+    pub observer: ObserverInfo,
     /// Its wall clock; the median over the observers is cluster time.
     pub wall: LogTime,
     /// Node, the incarnation heard, and how long ago.

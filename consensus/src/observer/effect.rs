@@ -69,6 +69,8 @@ pub enum ObserverEffect {
         /// Position.
         index: LogIndex,
     },
+    /// This observer can't go on (its log or a command of it means nothing to this software): stop the process.
+    Fatal(String),
     /// Who leads the observers changed.
     LeaderChanged {
         /// Who.

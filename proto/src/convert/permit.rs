@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{all, micros, required, ConvertError};
-use crate::control::{Ended, LastHeard, Permit, PermitKind};
+use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind};
 use crate::ids::{ConfigVersion, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
 use crate::internal as wire;
 use crate::time::LogTime;
@@ -80,6 +80,34 @@ impl TryFrom<wire::Permit> for Permit {
     }
 }
 
+impl From<ObserverInfo> for wire::ObserverInfo {
+    fn from(info: ObserverInfo) -> Self {
+        Self {
+            node: info.node.get(),
+            name: info.name,
+            address: info.address,
+            incarnation: info.incarnation.get(),
+            pid: info.pid,
+            version: info.version,
+        }
+    }
+}
+
+impl TryFrom<wire::ObserverInfo> for ObserverInfo {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::ObserverInfo) -> Result<Self, ConvertError> {
+        Ok(Self {
+            node: required(NodeId(raw.node).non_zero(), "ObserverInfo", "node")?,
+            name: raw.name,
+            address: raw.address,
+            incarnation: Incarnation(raw.incarnation),
+            pid: raw.pid,
+            version: raw.version,
+        })
+    }
+}
+
 impl From<LastHeard> for wire::LastHeard {
     fn from(table: LastHeard) -> Self {
         let heard = |(node, incarnation, age): (NodeId, Incarnation, Duration)| wire::Heard {
@@ -88,7 +116,7 @@ impl From<LastHeard> for wire::LastHeard {
             age_us: micros(age),
         };
         Self {
-            observer: table.observer.get(),
+            observer: Some(table.observer.into()),
             wall_us: table.wall.0,
             nodes: table.nodes.into_iter().map(heard).collect(),
         }
@@ -104,7 +132,7 @@ impl TryFrom<wire::LastHeard> for LastHeard {
             Ok((node, Incarnation(heard.incarnation), Duration::from_micros(heard.age_us)))
         };
         Ok(Self {
-            observer: required(NodeId(raw.observer).non_zero(), "LastHeard", "observer")?,
+            observer: required(raw.observer, "LastHeard", "observer")?.try_into()?,
             wall: LogTime(raw.wall_us),
             nodes: raw.nodes.into_iter().map(heard).collect::<Result<_, ConvertError>>()?,
         })

@@ -281,9 +281,7 @@ pub fn exit_notice_to_wire(cluster: ClusterId, notice: ExitNotice) -> wire::Exit
 ///
 /// # Errors
 /// A malformed cluster id, or no node or incarnation.
-pub fn exit_notice_from_wire(
-    raw: wire::ExitNoticeRequest,
-) -> Result<(ClusterId, Option<ExitNotice>), ConvertError> {
+pub fn exit_notice_from_wire(raw: wire::ExitNoticeRequest) -> Result<(ClusterId, Option<ExitNotice>), ConvertError> {
     let cluster = required(ClusterId::from_hex(&raw.cluster_id), "ExitNoticeRequest", "cluster_id")?;
     if raw.hello_only {
         return Ok((cluster, None));

@@ -40,12 +40,7 @@ fn permit() -> impl Strategy<Value = Permit> {
 }
 
 fn report() -> impl Strategy<Value = ReplicaReport> {
-    let role = prop_oneof![
-        Just(Role::Follower),
-        Just(Role::Candidate),
-        Just(Role::Leader),
-        Just(Role::Quarantined)
-    ];
+    let role = prop_oneof![Just(Role::Follower), Just(Role::Candidate), Just(Role::Leader), Just(Role::Quarantined)];
     let ids = (1u64.., 1u64.., any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
     let flags = prop::array::uniform7(any::<bool>());
     let matched = prop::collection::vec((1u64.., any::<u64>()), 0..3);
@@ -145,15 +140,15 @@ fn up() -> impl Strategy<Value = SessionUp> {
 }
 
 fn down() -> impl Strategy<Value = SessionDown> {
-    let verdict =
-        prop_oneof![Just(LeaseVerdict::Granted), Just(LeaseVerdict::Superseded), Just(LeaseVerdict::NotNow)];
-    let answer = (any::<(u64, i64)>(), prop::collection::vec((1u64.., any::<u64>(), verdict), 0..4)).prop_map(
-        |(n, results)| LeaseAnswer {
-            sent: BootTime(n.0),
-            cluster_time: LogTime(n.1),
-            results: results.into_iter().map(|(g, t, v)| (GroupId(g), Term(t), v)).collect(),
-        },
-    );
+    let verdict = prop_oneof![Just(LeaseVerdict::Granted), Just(LeaseVerdict::Superseded), Just(LeaseVerdict::NotNow)];
+    let answer =
+        (any::<(u64, i64)>(), prop::collection::vec((1u64.., any::<u64>(), verdict), 0..4)).prop_map(|(n, results)| {
+            LeaseAnswer {
+                sent: BootTime(n.0),
+                cluster_time: LogTime(n.1),
+                results: results.into_iter().map(|(g, t, v)| (GroupId(g), Term(t), v)).collect(),
+            }
+        });
     let assignments = (any::<(u64, u128, u32)>(), 1u64.., 1u64.., "[a-z/]{1,9}").prop_map(|(n, g, r, text)| {
         let peer = PeerInfo {
             node: NodeId(r),
@@ -213,7 +208,8 @@ proptest! {
         observer in 1u64.., wall in any::<i64>(), nodes in prop::collection::vec((1u64.., any::<u64>(), span()), 0..4)
     ) {
         let nodes = nodes.into_iter().map(|(n, i, age)| (NodeId(n), Incarnation(i), age)).collect();
-        let table = LastHeard { observer: NodeId(observer), wall: LogTime(wall), nodes };
+        let observer = ObserverInfo { node: NodeId(observer), pid: 7, ..Default::default() };
+        let table = LastHeard { observer, wall: LogTime(wall), nodes };
         prop_assert_eq!(LastHeard::try_from(wire::LastHeard::from(table.clone())), Ok(table));
     }
 }
@@ -232,8 +228,7 @@ fn messages_without_meaning_are_refused_by_field() {
 
 #[test]
 fn an_exit_notice_survives_the_wire_and_a_keep_alive_is_none() {
-    let notice =
-        ExitNotice { node: NodeId(2), incarnation: Incarnation(7), secret: "s".to_owned(), status: -9 };
+    let notice = ExitNotice { node: NodeId(2), incarnation: Incarnation(7), secret: "s".to_owned(), status: -9 };
     let raw = exit_notice_to_wire(ClusterId(5), notice.clone());
     assert_eq!(exit_notice_from_wire(raw.clone()), Ok((ClusterId(5), Some(notice))));
     assert_eq!(exit_notice_from_wire(wire::ExitNoticeRequest { hello_only: true, ..raw }), Ok((ClusterId(5), None)));
