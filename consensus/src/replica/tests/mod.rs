@@ -1,0 +1,1 @@
+//! Rules of the replica, each by a small scene.
