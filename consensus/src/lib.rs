@@ -19,6 +19,7 @@ pub mod effect;
 pub mod envelope;
 pub mod node;
 pub mod observer;
+pub mod partition;
 pub mod policy;
 pub mod replica;
 pub mod timing;

@@ -3,6 +3,7 @@
 //! - [`ids`], [`time`]: one newtype for every id, term, epoch, offset, index and clock.
 //! - [`control`]: what data nodes, observers and voters tell each other (permits, facts, leases, reports).
 //! - [`batch`]: record batches, on the wire, in the log and as stored; [`entry`]: payloads of Raft entries.
+//! - [`key_run`]: what the key window gained by an entry.
 //! - [`file_header`], [`hash`], [`slot`], [`names`], [`limits`]: the rest of the formats.
 //! - [`convert`]: control vocabulary ↔ protobuf.
 //! - [`v1`], [`internal`]: generated protobuf messages; with feature `grpc` the services too.
@@ -16,6 +17,7 @@ pub mod entry;
 pub mod file_header;
 pub mod hash;
 pub mod ids;
+pub mod key_run;
 mod le;
 pub mod limits;
 pub mod names;
