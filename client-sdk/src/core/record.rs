@@ -1,9 +1,10 @@
 //! What an application publishes.
 
 use bytes::Bytes;
+use quorate_proto::batch;
 use quorate_proto::time::LogTime;
 
-pub use quorate_proto::v1::Priority;
+pub use quorate_proto::batch::Priority;
 
 /// One message to publish. Cheap to clone: keys and payload are shared [`Bytes`].
 ///
@@ -12,15 +13,9 @@ pub use quorate_proto::v1::Priority;
 /// let record = Record::new("10 pieces at 42.00").key("order-7").idempotency_key("order-7:1").header("source", "gw-3");
 /// assert_eq!(record.value(), "10 pieces at 42.00".as_bytes());
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record {
-    pub(crate) key: Option<Bytes>,
-    pub(crate) value: Bytes,
-    pub(crate) headers: Vec<(String, Bytes)>,
-    pub(crate) idempotency_key: Option<Bytes>,
-    pub(crate) timestamp: LogTime,
-    pub(crate) key_created_at: LogTime,
-    pub(crate) not_after: LogTime,
+    pub(crate) content: batch::Record,
     pub(crate) priority: Priority,
 }
 
@@ -28,13 +23,14 @@ impl Record {
     /// A record with this payload, without keys.
     #[must_use]
     pub fn new(value: impl Into<Bytes>) -> Self {
-        Self { value: value.into(), ..Self::default() }
+        let content = batch::Record { value: value.into(), ..batch::Record::default() };
+        Self { content, priority: Priority::Normal }
     }
 
     /// Record key: chooses the partition, and with it the order. At most 64 KiB.
     #[must_use]
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
-        self.key = Some(key.into());
+        self.content.key = Some(key.into());
         self
     }
 
@@ -43,7 +39,7 @@ impl Record {
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<Bytes>) -> Self {
         let key = key.into();
-        self.idempotency_key = (!key.is_empty()).then_some(key);
+        self.content.idempotency_key = (!key.is_empty()).then_some(key);
         self
     }
 
@@ -51,21 +47,22 @@ impl Record {
     /// repeat cannot become a second record.
     #[must_use]
     pub fn key_created_at(mut self, at: LogTime) -> Self {
-        self.key_created_at = at;
+        self.content.key_created_at = at;
         self
     }
 
     /// Refused `EXPIRED` if the log time at which it would be appended is later than this.
     #[must_use]
     pub fn not_after(mut self, at: LogTime) -> Self {
-        self.not_after = at;
+        self.content.not_after = at;
         self
     }
 
     /// Adds a header. Headers take no part in the payload hash that tells a repeat from a conflict.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
-        self.headers.push((name.into(), value.into()));
+        let header = quorate_proto::v1::Header { name: name.into(), value: value.into() };
+        self.content.headers.push(header);
         self
     }
 
@@ -79,30 +76,25 @@ impl Record {
     /// The application's own time stamp, microseconds since the Unix epoch. The client's wall clock if not given.
     #[must_use]
     pub fn timestamp(mut self, at: LogTime) -> Self {
-        self.timestamp = at;
+        self.content.timestamp = batch::ClientTime(at.0);
         self
     }
 
     /// The payload.
     #[must_use]
     pub fn value(&self) -> &Bytes {
-        &self.value
+        &self.content.value
     }
 
     /// The record key.
     #[must_use]
     pub fn record_key(&self) -> Option<&Bytes> {
-        self.key.as_ref()
+        self.content.key.as_ref()
     }
 
     /// Bytes that this record takes in a batch and in the producer's buffer: an upper bound, exact to a few bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len() + 10).sum();
-        let keys = self.key.as_ref().map_or(0, Bytes::len) + self.idempotency_key.as_ref().map_or(0, Bytes::len);
-        self.value.len() + keys + headers + Self::OVERHEAD
+        self.content.size_bound()
     }
-
-    /// Fixed cost of a record: its descriptor and the lengths of its fields.
-    pub const OVERHEAD: usize = 112;
 }
