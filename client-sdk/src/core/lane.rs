@@ -171,8 +171,7 @@ impl<T> Lane<T> {
         for queued in &records {
             builder.push(&queued.record.content).expect("checked when it was admitted, and batches are small");
         }
-        let identity =
-            BatchIdentity { producer: shared.producer, epoch: self.epoch, base_sequence: self.next };
+        let identity = BatchIdentity { producer: shared.producer, epoch: self.epoch, base_sequence: self.next };
         let count = records.len() as u64;
         let batch = Batch {
             serial: shared.next_serial,
@@ -205,14 +204,7 @@ impl<T> Lane<T> {
         self.queue.drain(..count).collect()
     }
 
-    fn transmit(
-        &mut self,
-        now: BootTime,
-        index: usize,
-        node: NodeId,
-        shared: &Shared,
-        out: &mut Vec<Effect<T>>,
-    ) {
+    fn transmit(&mut self, now: BootTime, index: usize, node: NodeId, shared: &Shared, out: &mut Vec<Effect<T>>) {
         let batch = &mut self.window[index];
         let again = batch.attempt > 0;
         batch.attempt = batch.attempt.wrapping_add(1).max(1);

@@ -53,7 +53,9 @@ impl TopicRoutes {
         for run in &route.slots {
             let (first, count) = (run.first as usize, run.count as usize);
             let range = slots.get_mut(first..first.saturating_add(count));
-            range.ok_or_else(|| format!("topic {name}: slot run beyond the last slot"))?.fill(Some(PartitionNo(run.partition)));
+            range
+                .ok_or_else(|| format!("topic {name}: slot run beyond the last slot"))?
+                .fill(Some(PartitionNo(run.partition)));
         }
         let slots: Option<Vec<PartitionNo>> = slots.into_iter().collect();
         let slots = slots.ok_or_else(|| format!("topic {name}: a slot has no partition"))?;
@@ -73,11 +75,7 @@ impl TopicRoutes {
 
 impl From<&v1::PartitionRoute> for PartitionRoute {
     fn from(route: &v1::PartitionRoute) -> Self {
-        Self {
-            group: GroupId(route.group_id),
-            leader: NodeId(route.leader_node).non_zero(),
-            epoch: Term(route.epoch),
-        }
+        Self { group: GroupId(route.group_id), leader: NodeId(route.leader_node).non_zero(), epoch: Term(route.epoch) }
     }
 }
 
@@ -184,7 +182,13 @@ mod tests {
     }
 
     fn message(version: u64, full: bool, topics: Vec<v1::TopicRoute>) -> v1::Routes {
-        v1::Routes { directory_version: version, full, cluster_id: ClusterId(5).to_string(), topics, ..Default::default() }
+        v1::Routes {
+            directory_version: version,
+            full,
+            cluster_id: ClusterId(5).to_string(),
+            topics,
+            ..Default::default()
+        }
     }
 
     fn leader(table: &RouteTable) -> Option<NodeId> {

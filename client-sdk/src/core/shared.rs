@@ -121,12 +121,7 @@ impl Shared {
     ) {
         let trouble = self.incident.get_or_insert_with(|| {
             out.push(Effect::Incident(Incident::Began { partition, cause: Arc::clone(cause) }));
-            Trouble {
-                since: now,
-                next_report: now + INCIDENT_EVERY,
-                lanes: BTreeSet::new(),
-                cause: Arc::clone(cause),
-            }
+            Trouble { since: now, next_report: now + INCIDENT_EVERY, lanes: BTreeSet::new(), cause: Arc::clone(cause) }
         });
         trouble.lanes.insert(partition);
         trouble.cause = Arc::clone(cause);

@@ -144,7 +144,10 @@ impl Target {
                 self.hint = refusal.leader.filter(|leader| !self.elsewhere.contains(leader));
             }
             Class::Later => {
-                let delay = refusal.retry_after.map_or_else(|| jitter.delay(self.waits), |given| jitter.spread(given));
+                let delay = match refusal.retry_after {
+                    Some(given) => jitter.spread(given),
+                    None => jitter.delay(self.waits),
+                };
                 self.waits = self.waits.saturating_add(1);
                 self.wait_until(now + delay);
             }

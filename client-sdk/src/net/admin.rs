@@ -1,22 +1,62 @@
 //! Directory and administration calls.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
 use quorate_proto::ids::PartitionNo;
-use quorate_proto::refusal::Refusal;
+use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::v1;
+use quorate_proto::v1::admin_client::AdminClient;
+use quorate_proto::v1::directory_client::DirectoryClient;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
 
-use super::not_yet;
+use super::channels::{Purpose, MESSAGE_MAX};
+use super::client::{full_name, Inner};
+use super::status;
+use crate::core::backoff::Jitter;
 
-/// Typed calls to the observers: the observer leader is asked first, others where they may answer.
+/// A call tries every observer in turn for so long.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// One observer gets so long to answer.
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(3);
+
+/// Typed calls to the observers: the observer leader is asked first, because only it answers from fresh reports;
+/// then the others. Every call tries for at most 10 s. All futures are cancellation-safe; a `create_topic` that was
+/// cancelled may have been done.
 #[derive(Clone, Debug)]
-pub struct Admin {}
+pub struct Admin {
+    inner: Arc<Inner>,
+    limit: Duration,
+}
 
 impl Admin {
+    pub(crate) fn new(inner: Arc<Inner>) -> Self {
+        Self { inner, limit: CALL_LIMIT }
+    }
+
+    /// How long each call tries. 10 s.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Creates a topic. Harmless when repeated by the retry inside; a namesake is refused `ALREADY_EXISTS`.
     ///
     /// # Errors
     /// The observers' refusal, or `UNREACHABLE` naming each address tried.
-    pub async fn create_topic(&self, _topic: &str, _partitions: u32) -> Result<v1::TopicDescription, Refusal> {
-        not_yet()
+    pub async fn create_topic(&self, topic: &str, partitions: u32) -> Result<v1::TopicDescription, Refusal> {
+        let topic = full_name(topic)?;
+        let operation: [u8; 16] = rand::random();
+        let request =
+            v1::CreateTopicRequest { topic, partitions, operation_id: bytes::Bytes::copy_from_slice(&operation) };
+        self.call(|channel| {
+            let request = request.clone();
+            async move { AdminClient::new(channel).create_topic(request).await }
+        })
+        .await
     }
 
     /// All topics.
@@ -24,15 +64,20 @@ impl Admin {
     /// # Errors
     /// As [`Self::create_topic`].
     pub async fn list_topics(&self) -> Result<v1::ListTopicsResponse, Refusal> {
-        not_yet()
+        self.call(|channel| async move { directory(channel).list_topics(v1::ListTopicsRequest {}).await }).await
     }
 
     /// One topic with its partitions.
     ///
     /// # Errors
     /// As [`Self::create_topic`]; `UNKNOWN_TOPIC`.
-    pub async fn describe_topic(&self, _topic: &str) -> Result<v1::TopicDescription, Refusal> {
-        not_yet()
+    pub async fn describe_topic(&self, topic: &str) -> Result<v1::TopicDescription, Refusal> {
+        let topic = full_name(topic)?;
+        self.call(|channel| {
+            let request = v1::DescribeTopicRequest { topic: topic.clone() };
+            async move { directory(channel).describe_topic(request).await }
+        })
+        .await
     }
 
     /// One partition with its replicas.
@@ -41,10 +86,15 @@ impl Admin {
     /// As [`Self::describe_topic`].
     pub async fn describe_partition(
         &self,
-        _topic: &str,
-        _partition: PartitionNo,
+        topic: &str,
+        partition: PartitionNo,
     ) -> Result<v1::PartitionDescription, Refusal> {
-        not_yet()
+        let topic = full_name(topic)?;
+        self.call(|channel| {
+            let request = v1::DescribePartitionRequest { topic: topic.clone(), partition: partition.get() };
+            async move { directory(channel).describe_partition(request).await }
+        })
+        .await
     }
 
     /// All data nodes and observers.
@@ -52,14 +102,93 @@ impl Admin {
     /// # Errors
     /// As [`Self::create_topic`].
     pub async fn list_nodes(&self) -> Result<v1::ListNodesResponse, Refusal> {
-        not_yet()
+        self.call(|channel| async move { directory(channel).list_nodes(v1::ListNodesRequest {}).await }).await
     }
 
     /// The newest failovers with their phases, newest last.
     ///
     /// # Errors
     /// As [`Self::create_topic`].
-    pub async fn list_failovers(&self, _limit: u32) -> Result<Vec<v1::Failover>, Refusal> {
-        not_yet()
+    pub async fn list_failovers(&self, limit: u32) -> Result<Vec<v1::Failover>, Refusal> {
+        let answer = self
+            .call(|channel| async move { directory(channel).list_failovers(v1::ListFailoversRequest { limit }).await })
+            .await?;
+        Ok(answer.failovers)
     }
+
+    /// Asks the observers in turn, the leader first, until one answers or time runs out.
+    async fn call<R, F, Fut>(&self, ask: F) -> Result<R, Refusal>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        let mut jitter = Jitter::new(rand::random());
+        let mut tried: Vec<(String, String)> = Vec::new();
+        let rounds = async {
+            for round in 0.. {
+                for address in self.addresses() {
+                    let refusal = match self.attempt(&address, &ask).await {
+                        Ok(answer) => return Ok(answer),
+                        Err(refusal) => refusal,
+                    };
+                    if !elsewhere(refusal.reason) {
+                        return Err(refusal);
+                    }
+                    tried.retain(|(known, _)| *known != address);
+                    tried.push((address, format!("{} ({})", refusal.what, refusal.reason.as_str_name())));
+                }
+                tokio::time::sleep(jitter.delay(round)).await;
+            }
+            unreachable!("the rounds have no end")
+        };
+        match tokio::time::timeout(self.limit, rounds).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Refusal::new(
+                Reason::Unreachable,
+                format!("no observer could answer within {:?}", self.limit),
+                tried.iter().map(|(address, why)| format!("{address}: {why}")).collect::<Vec<_>>().join("; "),
+                "check that a majority of the observers runs (quorate node list)",
+            )
+            .of_unknown_fate()),
+        }
+    }
+
+    async fn attempt<R, F, Fut>(&self, address: &str, ask: &F) -> Result<R, Refusal>
+    where
+        F: Fn(Channel) -> Fut,
+        Fut: Future<Output = Result<Response<R>, Status>>,
+    {
+        let broken = |why: String| Refusal::new(Reason::Unreachable, why, address, "try again");
+        let channel = self.inner.channels.get(Purpose::Observe, address).map_err(broken)?;
+        match tokio::time::timeout(ATTEMPT_LIMIT, ask(channel)).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(status::refusal(&status, address)),
+            Err(_) => Err(broken(format!("no answer within {ATTEMPT_LIMIT:?}"))),
+        }
+    }
+
+    /// The observer leader first.
+    fn addresses(&self) -> Vec<String> {
+        let leader = self.inner.table().observer_leader.clone();
+        let others = self.inner.observers.iter().filter(|address| **address != leader).cloned();
+        (!leader.is_empty()).then(|| leader.clone()).into_iter().chain(others).collect()
+    }
+}
+
+/// Another observer, or this one later, may answer.
+fn elsewhere(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::NotLeader
+            | Reason::NoLeader
+            | Reason::Unreachable
+            | Reason::Busy
+            | Reason::Deadline
+            | Reason::Fenced
+            | Reason::Handoff
+    )
+}
+
+fn directory(channel: Channel) -> DirectoryClient<Channel> {
+    DirectoryClient::new(channel).max_decoding_message_size(MESSAGE_MAX)
 }
