@@ -1,1 +1,22 @@
-//! Placeholder.
+//! Workload, exact audit, faults, benchmarks: everything that drives a real cluster of real processes
+//! from outside and says whether it kept its promises.
+//!
+//! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
+//! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them.
+//! - [`bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
+//! - [`orders`]: seeded rows in the shape of real order events.
+
+pub mod bench;
+pub mod cluster;
+pub mod error;
+pub mod layout;
+pub mod ledger;
+pub mod load;
+pub mod measure;
+pub mod orders;
+pub mod payload;
+pub mod probe;
+pub mod proc;
+pub mod reader;
+
+pub use error::Error;

@@ -1,0 +1,33 @@
+# Needs: Rust (rustup reads rust-toolchain.toml) and a C compiler. The Python test needs python3 with venv.
+
+CARGO ?= cargo
+# The simulator's seed for `make sim SEED=…`.
+SEED ?=
+
+.PHONY: run test check fix bench sim docs help
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+run:             ## build, and start a cluster on this machine; Ctrl-C ends it
+	@$(CARGO) build --bin quorate
+	@exec $${CARGO_TARGET_DIR:-target}/debug/quorate dev
+
+test:            ## everything that must hold before a change goes in; prints minutes per part
+	@.ci/parts format lint docs unit cluster sim leftovers
+
+check:           ## format, lints, documentation; changes nothing
+	@.ci/parts format lint docs
+
+fix:             ## format and apply what clippy can fix by itself
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+	$(CARGO) fmt --all
+
+bench:           ## figures of this machine, audited: publish, steady, failover
+	@.ci/bench
+
+sim:             ## simulate one seed: make sim SEED=42
+	@$(CARGO) run --release -p quorate-sim -- $(if $(SEED),--seed $(SEED))
+
+docs:            ## build the API documentation
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

@@ -1,0 +1,212 @@
+//! `bench failover`: faults under an open-loop load; the gap is what a client sees.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate_proto::v1::Failover;
+
+use super::{Bench, FailoverFigures, Report, Target, Tell};
+use crate::cluster::View;
+use crate::load::{OpenLoop, Run, Shape, KEYS};
+use crate::measure::{ms, Repeats};
+use crate::proc::ProcessId;
+use crate::reader::ends;
+use crate::Error;
+
+/// What is done to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// `kill -9` of the leader's node process; its supervisor lives.
+    Kill,
+    /// `kill -9` of both.
+    KillWithSupervisor,
+    /// `kill -9` of the observer leader.
+    ObserverLeader,
+}
+
+impl Fault {
+    /// As on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::KillWithSupervisor => "kill-with-supervisor",
+            Self::ObserverLeader => "observer-leader",
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct FailoverSettings {
+    /// The fault.
+    pub fault: Fault,
+    /// How often.
+    pub repeat: u32,
+    /// Records a second meanwhile.
+    pub rate: f64,
+    /// Bytes of a payload.
+    pub size: usize,
+}
+
+/// Load before the first fault and after each, so that a gap has two ends.
+const CALM: Duration = Duration::from_secs(2);
+/// The gap has ended when acknowledgements came for this long after the fault's gap.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Beyond every objective: an unfinished failover is an error of the cluster.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// One fault that counted.
+struct Measured {
+    gap: Duration,
+    phases: Option<Failover>,
+}
+
+/// Measures. A fault before which the leader had moved is void and repeated.
+///
+/// # Errors
+/// The cluster cannot be used at all, or does not come back.
+pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_>) -> Result<Report, Error> {
+    let bench = Bench::prepare(target, 1, tell).await?;
+    let from = ends(&bench.client, &bench.topic).await?;
+    let shape = Shape {
+        topic: bench.topic.clone(),
+        run: bench.run,
+        producers: 1,
+        keys: KEYS,
+        size: settings.size,
+        idempotency_keys: true,
+    };
+    let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
+    let run = load.run.clone();
+    tokio::time::sleep(CALM).await;
+    let mut measured = Vec::new();
+    let mut void = 0;
+    while measured.len() < settings.repeat as usize {
+        match one(&bench, &run, settings.fault, tell).await? {
+            Some(one) => {
+                let number = measured.len() + 1;
+                tell(&format!("{number}/{}: gap {} ms", settings.repeat, ms(one.gap)));
+                measured.push(one);
+            }
+            None => {
+                void += 1;
+                tell("void: the leader moved before the fault");
+                if void > settings.repeat + 3 {
+                    return Err(Error::new("leaders move by themselves: nothing to measure"));
+                }
+            }
+        }
+    }
+    let took = run.now();
+    drop(run);
+    let progress = load.stop().await?;
+    let mut report = Report::new("failover");
+    report.set("fault", settings.fault.name());
+    report.set("repeat", settings.repeat);
+    report.set("rate", settings.rate);
+    report.set("size", settings.size);
+    report.rates(progress.ledger.acknowledged(), settings.size, took, None);
+    tell("reading everything back");
+    bench.audit(&from, progress, &mut report).await?;
+    report.failover = Some(figures(&measured, void, report.audit.refused + report.audit.unresolved));
+    Ok(report)
+}
+
+async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<Option<Measured>, Error> {
+    let whole = bench.view.healthy(&bench.topic, 0).await?;
+    tokio::time::sleep(CALM).await;
+    let victims = victims(&bench.view, whole.leader_node, fault).await?;
+    let now = bench.view.partition(&bench.topic, 0).await?;
+    if (now.leader_node, now.term) != (whole.leader_node, whole.term) {
+        return Ok(None);
+    }
+    let known = newest_failover(bench, whole.group_id).await?.map_or(0, |failover| failover.id);
+    tell(&format!("{} of {victims:?} (leader: {})", fault.name(), whole.leader));
+    let at = {
+        let mut progress = run.look();
+        progress.timeline.forget_gap();
+        run.now()
+    };
+    for victim in &victims {
+        victim.kill().map_err(|e| Error::new(format!("kill -9 {victim}: {e}")))?;
+    }
+    let gap = wait_for_gap(run, at).await?;
+    let phases =
+        if fault == Fault::ObserverLeader { None } else { wait_for_phases(bench, whole.group_id, known).await? };
+    Ok(Some(Measured { gap, phases }))
+}
+
+async fn victims(view: &View, leader: u64, fault: Fault) -> Result<Vec<ProcessId>, Error> {
+    match fault {
+        Fault::Kill => Ok(vec![view.pid("server", leader).await?]),
+        // The supervisor first: it must not see its child die.
+        Fault::KillWithSupervisor => Ok(vec![view.supervisor(leader).await?, view.pid("server", leader).await?]),
+        Fault::ObserverLeader => {
+            let nodes = view.nodes().await?;
+            let leads = nodes.iter().find(|node| node.role == "observer" && node.state == "leader" && node.pid != 0);
+            leads.map(|node| vec![ProcessId(node.pid)]).ok_or_else(|| Error::new("no observer is known to lead"))
+        }
+    }
+}
+
+/// The longest pause that ended after the fault, once acknowledgements have come for a while again.
+async fn wait_for_gap(run: &Run, fault_at: Duration) -> Result<Duration, Error> {
+    loop {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = run.now();
+        let progress = run.look();
+        let gap = progress.timeline.longest_gap();
+        let last = progress.timeline.last_ack().unwrap_or_default();
+        let going_on = last > fault_at && now.saturating_sub(last) < Duration::from_millis(200);
+        if going_on && now > fault_at + SETTLED && now > gap.to + SETTLED {
+            return Ok(gap.length());
+        }
+        if now > fault_at + GIVE_UP {
+            let failures = progress.failures.join("\n");
+            return Err(Error::new(format!("no acknowledgement for {GIVE_UP:?} after the fault\n{failures}")));
+        }
+    }
+}
+
+async fn newest_failover(bench: &Bench, group: u64) -> Result<Option<Failover>, Error> {
+    let all =
+        bench.client.admin().list_failovers(50).await.map_err(|refusal| Error::new(format!("failovers: {refusal}")))?;
+    Ok(all.into_iter().rev().find(|failover| failover.group_id == group))
+}
+
+/// The record of this failover; it is written after the first acknowledgement.
+async fn wait_for_phases(bench: &Bench, group: u64, known: u64) -> Result<Option<Failover>, Error> {
+    for _ in 0..250 {
+        if let Some(failover) = newest_failover(bench, group).await? {
+            if failover.id > known {
+                return Ok(Some(failover));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(None)
+}
+
+fn figures(measured: &[Measured], void: u32, failed: u64) -> FailoverFigures {
+    let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut sums = Vec::new();
+    for failover in measured.iter().filter_map(|one| one.phases.as_ref()) {
+        let mut sum = Duration::ZERO;
+        for phase in &failover.phases {
+            let span = Duration::from_micros(phase.duration_us);
+            sum += span;
+            phases.entry(phase.name.clone()).or_default().push(ms(span));
+        }
+        sums.push(ms(sum));
+    }
+    FailoverFigures {
+        repeats: u32::try_from(measured.len()).unwrap_or(u32::MAX),
+        void,
+        gap_ms: Repeats::new(measured.iter().map(|one| ms(one.gap)).collect()),
+        failed,
+        resent: None,
+        phases_ms: phases.into_iter().map(|(name, all)| (name, Repeats::new(all).p50)).collect(),
+        phases_sum_ms: sums,
+    }
+}

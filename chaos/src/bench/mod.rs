@@ -1,0 +1,148 @@
+//! Benchmarks: a load, an audit of every record, and figures beside the machine's own limits.
+
+mod failover;
+mod publish;
+mod report;
+mod steady;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use quorate_client::{Client, Reason};
+use rand::Rng;
+
+pub use failover::{failover, FailoverSettings, Fault};
+pub use publish::{publish, PublishSettings};
+pub use report::{FailoverFigures, Report};
+pub use steady::{steady, SteadySettings};
+
+use crate::cluster::{connect, Cluster, View};
+use crate::load::Progress;
+use crate::probe::{machine, Machine};
+use crate::proc::{cpu_of, ProcessId};
+use crate::reader::{read_back, Positions};
+use crate::Error;
+
+/// Which cluster to measure.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// One that runs already, by its observers.
+    Running(Vec<String>),
+    /// A private one of this binary, in a temporary directory, gone afterwards.
+    Private(PathBuf),
+}
+
+/// Where progress is told; nothing of it is part of the result.
+pub type Tell<'a> = &'a (dyn Fn(&str) + Sync);
+
+/// A cluster to measure, with a client and a topic of its own.
+pub struct Bench {
+    /// Client of the load.
+    pub client: Client,
+    /// Looks at the cluster.
+    pub view: View,
+    /// The topic, made for this benchmark.
+    pub topic: String,
+    /// Number of the run.
+    pub run: u64,
+    /// The machine's limits.
+    pub machine: Machine,
+    observers: Vec<String>,
+    _cluster: Option<Cluster>,
+}
+
+impl Bench {
+    /// Measures the machine, connects or starts a cluster, makes a topic and waits until it is whole.
+    ///
+    /// # Errors
+    /// Whatever fails of it.
+    pub async fn prepare(target: Target, partitions: u32, tell: Tell<'_>) -> Result<Self, Error> {
+        let (observers, cluster) = match target {
+            Target::Running(observers) => (observers, None),
+            Target::Private(binary) => {
+                tell("starting a private cluster");
+                let started = tokio::task::spawn_blocking(move || Cluster::start_with(&binary, "2s"))
+                    .await
+                    .map_err(|e| Error::new(format!("starting the cluster: {e}")))??;
+                (started.observers(), Some(started))
+            }
+        };
+        tell("measuring the machine's limits");
+        // The private cluster's disk, else the disk that the user works on.
+        let place = cluster.as_ref().map_or_else(|| Path::new("."), |cluster| cluster.files().root.as_path());
+        let machine = machine(place).await?;
+        let client = connect(&observers).await?;
+        let run: u64 = rand::rng().random();
+        let topic = format!("bench-{run:016x}");
+        create_topic(&client, &topic, partitions).await?;
+        let view = View::new(&client);
+        for partition in 0..partitions {
+            view.healthy(&topic, partition).await?;
+        }
+        Ok(Self { client, view, topic, run, machine, observers, _cluster: cluster })
+    }
+
+    /// Reads everything back through a client of its own and closes the account into `report`.
+    ///
+    /// # Errors
+    /// The topic cannot be read.
+    pub async fn audit(&self, from: &Positions, progress: Progress, report: &mut Report) -> Result<(), Error> {
+        let Progress { mut ledger, latency, timeline, failures } = progress;
+        let reader = connect(&self.observers).await?;
+        let to_end = read_back(&reader, &self.topic, from, &mut ledger).await?;
+        let (audit, complaints) = ledger.close(to_end);
+        report.audit = audit;
+        report.findings.extend(failures);
+        report.findings.extend(complaints);
+        report.latency_ms = latency.summary();
+        report.zero_ack_seconds = timeline.zero_ack_seconds();
+        report.longest_gap_ms = crate::measure::ms(timeline.longest_gap().length());
+        report.timeline = timeline.seconds().to_vec();
+        report.machine = self.machine;
+        Ok(())
+    }
+
+    /// Starts to count what all processes spend.
+    ///
+    /// # Errors
+    /// The observers do not answer.
+    pub async fn meter(&self) -> Result<Meter, Error> {
+        let mut pids = self.view.processes().await?;
+        pids.push(ProcessId::own());
+        let (cpu, written) = (cpu_of(&pids), written_by(&pids));
+        Ok(Meter { pids, cpu, written })
+    }
+}
+
+async fn create_topic(client: &Client, topic: &str, partitions: u32) -> Result<(), Error> {
+    match client.admin().create_topic(topic, partitions).await {
+        Ok(_) => Ok(()),
+        Err(refusal) if refusal.reason == Reason::AlreadyExists => Ok(()),
+        Err(refusal) => Err(Error::new(format!("cannot create topic {topic}: {refusal}"))),
+    }
+}
+
+/// CPU time and bytes written of the cluster's processes and this one, from one moment to another.
+#[derive(Debug)]
+pub struct Meter {
+    pids: Vec<ProcessId>,
+    cpu: Duration,
+    written: u64,
+}
+
+impl Meter {
+    /// CPU time and bytes written since the start.
+    #[must_use]
+    pub fn read(&self) -> (Duration, u64) {
+        (cpu_of(&self.pids).saturating_sub(self.cpu), written_by(&self.pids).saturating_sub(self.written))
+    }
+}
+
+/// Bytes that processes caused to be written to storage.
+fn written_by(pids: &[ProcessId]) -> u64 {
+    let of = |pid: &ProcessId| -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/io", pid.0)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
+    };
+    pids.iter().filter_map(of).sum()
+}

@@ -1,0 +1,432 @@
+//! A handle on a real cluster of real processes: starts `quorate dev`, kills its processes, starts them again.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use quorate_client::{Client, PartitionNo};
+use quorate_proto::v1::{NodeDescription, PartitionDescription};
+use rustix::process::Signal;
+
+use crate::layout::{Files, Ports, ReservedPorts};
+use crate::proc::{descendants, ProcessId};
+use crate::Error;
+
+/// A cold start on a loaded machine with two cores; a healthy one takes two seconds.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// Longest wait for a state that the cluster must reach by itself.
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// The line with which `quorate dev` says that everything is ready.
+pub const READY: &str = "Ready";
+
+/// One `quorate dev` and all below it. Dropping it kills every process and deletes a temporary data directory.
+#[derive(Debug)]
+pub struct Cluster {
+    binary: PathBuf,
+    ports: ReservedPorts,
+    files: Files,
+    _temporary: Option<tempfile::TempDir>,
+    dev: Option<Child>,
+    alone: Vec<(String, Child)>,
+    output: Arc<Mutex<String>>,
+    restart_observers: &'static str,
+}
+
+impl Cluster {
+    /// Starts a cluster in a temporary directory on ports of its own and waits until it serves.
+    ///
+    /// # Errors
+    /// It did not come up; the text holds what it said.
+    pub fn start(binary: &Path) -> Result<Self, Error> {
+        Self::start_with(binary, "never")
+    }
+
+    /// The same; observers that die are started again after `restart_observers` (`2s`, `never`).
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn start_with(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
+        let temporary = tempfile::Builder::new()
+            .prefix("quorate-")
+            .tempdir()
+            .map_err(|e| Error::new(format!("no temporary directory: {e}")))?;
+        let ports = ReservedPorts::find().map_err(|e| Error::new(format!("no free ports: {e}")))?;
+        let mut cluster = Self {
+            binary: binary.to_path_buf(),
+            ports,
+            files: Files::new(temporary.path().join("data")),
+            _temporary: Some(temporary),
+            dev: None,
+            alone: Vec::new(),
+            output: Arc::default(),
+            restart_observers,
+        };
+        cluster.start_again()?;
+        Ok(cluster)
+    }
+
+    /// Starts `quorate dev` on the data that is there and waits until it serves.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn start_again(&mut self) -> Result<(), Error> {
+        let mut child = self
+            .dev_command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| Error::new(format!("cannot start {}: {e}", self.binary.display())))?;
+        if let Ok(mut output) = self.output.lock() {
+            output.clear();
+        }
+        let streams: [Option<Box<dyn std::io::Read + Send>>; 2] = [
+            child.stdout.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>),
+            child.stderr.take().map(|s| Box::new(s) as Box<dyn std::io::Read + Send>),
+        ];
+        for stream in streams.into_iter().flatten() {
+            let output = self.output.clone();
+            // Ends with the process's output.
+            std::thread::spawn(move || {
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if let Ok(mut output) = output.lock() {
+                        output.push_str(&line);
+                        output.push('\n');
+                    }
+                }
+            });
+        }
+        self.dev = Some(child);
+        self.wait_ready()
+    }
+
+    fn wait_ready(&mut self) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            if self.said().lines().any(|line| line.starts_with(READY)) {
+                return Ok(());
+            }
+            let ended = match &mut self.dev {
+                Some(child) => child.try_wait().ok().flatten(),
+                None => return Err(Error::new("the cluster was not started")),
+            };
+            if let Some(status) = ended {
+                return Err(Error::new(format!("quorate dev ended with {status}:\n{}{}", self.said(), self.logs())));
+            }
+            if started.elapsed() > START_LIMIT {
+                return Err(Error::new(format!("not ready after {START_LIMIT:?}:\n{}{}", self.said(), self.logs())));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// `quorate dev` with this cluster's data and ports.
+    #[must_use]
+    pub fn dev_command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.arg("dev").arg("--data").arg(&self.files.root);
+        command.arg("--port-base").arg(self.ports.ports.base.to_string());
+        command.arg("--restart-observers").arg(self.restart_observers);
+        command
+    }
+
+    /// `quorate` talking to this cluster.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.env("QUORATE_OBSERVERS", self.observers().join(",")).stdin(Stdio::null());
+        command
+    }
+
+    /// What `quorate dev` has printed since its last start.
+    #[must_use]
+    pub fn said(&self) -> String {
+        self.output.lock().map(|output| output.clone()).unwrap_or_default()
+    }
+
+    /// The last lines of all processes' logs.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        const LINES: usize = 30;
+        let mut all = String::new();
+        let Ok(entries) = std::fs::read_dir(self.files.root.join("logs")) else { return all };
+        let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            if !lines.is_empty() {
+                let tail = &lines[lines.len().saturating_sub(LINES)..];
+                all.push_str(&format!("--- {}\n{}\n", path.display(), tail.join("\n")));
+            }
+        }
+        all
+    }
+
+    /// Its observers.
+    #[must_use]
+    pub fn observers(&self) -> Vec<String> {
+        self.ports.ports.observers()
+    }
+
+    /// Its ports.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        self.ports.ports
+    }
+
+    /// Its files.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// A new client.
+    ///
+    /// # Errors
+    /// No observer answers.
+    pub async fn client(&self) -> Result<Client, Error> {
+        connect(&self.observers()).await
+    }
+
+    /// Process id of `quorate dev`.
+    #[must_use]
+    pub fn dev_pid(&self) -> Option<ProcessId> {
+        self.dev.as_ref().map(|child| ProcessId(child.id()))
+    }
+
+    /// Every process of the cluster, `quorate dev` last.
+    #[must_use]
+    pub fn pids(&self) -> Vec<ProcessId> {
+        let mut all = Vec::new();
+        if let Some(dev) = self.dev_pid() {
+            all.extend(descendants(dev));
+            all.push(dev);
+        }
+        for (_, child) in &self.alone {
+            all.push(ProcessId(child.id()));
+        }
+        all
+    }
+
+    /// Starts one process by itself, from its configuration file, as an operator would: `kind` is `observer` or
+    /// `server`, `id` its number.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_alone(&mut self, kind: &str, id: u64) -> Result<(), Error> {
+        let name = if kind == "observer" { format!("observer-{id}") } else { format!("node-{id}") };
+        let failed = |e: std::io::Error| Error::new(format!("cannot start {name}: {e}"));
+        let output = File::options().create(true).append(true).open(self.files.output(&name)).map_err(failed)?;
+        let child = Command::new(&self.binary)
+            .arg(kind)
+            .arg("--config")
+            .arg(self.files.config(&name))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().map_err(failed)?)
+            .stderr(output)
+            .spawn()
+            .map_err(failed)?;
+        self.alone.push((name, child));
+        Ok(())
+    }
+
+    /// `kill -9` for every process at once, `quorate dev` included.
+    pub fn kill_all(&mut self) {
+        let all = self.pids();
+        // Stopped first, so that no supervisor starts anything in between.
+        for pid in &all {
+            let _ = pid.signal(Signal::STOP);
+        }
+        for pid in all.iter().chain(&self.pids()) {
+            let _ = pid.kill();
+        }
+        if let Some(mut dev) = self.dev.take() {
+            let _ = dev.wait();
+        }
+        for (_, child) in &mut self.alone {
+            let _ = child.wait();
+        }
+        self.alone.clear();
+        let started = Instant::now();
+        while all.iter().any(|pid| pid.alive()) && started.elapsed() < WAIT_LIMIT {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// SIGINT to `quorate dev`; waits for its end.
+    ///
+    /// # Errors
+    /// It was not running, or did not end in time.
+    pub fn interrupt(&mut self) -> Result<std::process::ExitStatus, Error> {
+        let mut dev = self.dev.take().ok_or_else(|| Error::new("quorate dev does not run"))?;
+        ProcessId(dev.id()).signal(Signal::INT).map_err(|e| Error::new(format!("SIGINT: {e}")))?;
+        let started = Instant::now();
+        loop {
+            match dev.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) if started.elapsed() < WAIT_LIMIT => std::thread::sleep(POLL),
+                other => {
+                    self.dev = Some(dev);
+                    return Err(Error::new(format!("quorate dev did not end on SIGINT: {other:?}\n{}", self.logs())));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("quorate dev said:\n{}\n{}", self.said(), self.logs());
+        }
+        self.kill_all();
+    }
+}
+
+/// A client of the cluster with these observers.
+///
+/// # Errors
+/// No observer answers.
+pub async fn connect(observers: &[String]) -> Result<Client, Error> {
+    Client::builder()
+        .observers(observers.iter().cloned())
+        .client_id("chaos")
+        .build()
+        .await
+        .map_err(|e| Error::new(e.to_string()))
+}
+
+/// Questions about a running cluster, wherever it came from.
+#[derive(Clone, Debug)]
+pub struct View {
+    client: Client,
+}
+
+impl View {
+    /// Through this client.
+    #[must_use]
+    pub fn new(client: &Client) -> Self {
+        Self { client: client.clone() }
+    }
+
+    /// All nodes.
+    ///
+    /// # Errors
+    /// The observers do not answer.
+    pub async fn nodes(&self) -> Result<Vec<NodeDescription>, Error> {
+        let list = self.client.admin().list_nodes().await.map_err(|r| Error::new(format!("node list: {r}")))?;
+        Ok(list.nodes)
+    }
+
+    /// The process of a node, on this host.
+    ///
+    /// # Errors
+    /// Unknown node, or no process id known.
+    pub async fn pid(&self, role: &str, id: u64) -> Result<ProcessId, Error> {
+        let nodes = self.nodes().await?;
+        nodes
+            .iter()
+            .find(|node| node.role == role && node.id == id)
+            .filter(|node| node.pid != 0)
+            .map(|node| ProcessId(node.pid))
+            .ok_or_else(|| Error::new(format!("no process of {role} {id} is known")))
+    }
+
+    /// The supervisor of a data node's process: its parent.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub async fn supervisor(&self, id: u64) -> Result<ProcessId, Error> {
+        let node = self.pid("server", id).await?;
+        Ok(node.stat().map_err(|e| Error::new(format!("node {id}: {e}")))?.parent)
+    }
+
+    /// Every process of the cluster on this host: nodes, observers, supervisors.
+    ///
+    /// # Errors
+    /// The observers do not answer.
+    pub async fn processes(&self) -> Result<Vec<ProcessId>, Error> {
+        let mut all = Vec::new();
+        for node in self.nodes().await? {
+            let pid = ProcessId(node.pid);
+            let Ok(stat) = pid.stat() else { continue };
+            all.push(pid);
+            if node.role == "server" && stat.parent.0 > 1 {
+                all.push(stat.parent);
+            }
+        }
+        Ok(all)
+    }
+
+    /// One partition.
+    ///
+    /// # Errors
+    /// The observers do not answer.
+    pub async fn partition(&self, topic: &str, partition: u32) -> Result<PartitionDescription, Error> {
+        self.client
+            .admin()
+            .describe_partition(topic, PartitionNo(partition))
+            .await
+            .map_err(|r| Error::new(format!("partition describe {topic}/{partition}: {r}")))
+    }
+
+    /// The node that leads a partition, waiting for one.
+    ///
+    /// # Errors
+    /// None leads within a minute.
+    pub async fn leader(&self, topic: &str, partition: u32) -> Result<u64, Error> {
+        let found = self.wait(topic, partition, "a leader", |d| d.leader_node != 0).await?;
+        Ok(found.leader_node)
+    }
+
+    /// Waits until all replicas of a partition follow its leader closely and every node is up.
+    ///
+    /// # Errors
+    /// Not within a minute.
+    pub async fn healthy(&self, topic: &str, partition: u32) -> Result<PartitionDescription, Error> {
+        let whole = |d: &PartitionDescription| {
+            let leads = d.replicas.iter().filter(|r| r.state == "leader").count() == 1;
+            let follows = d.replicas.iter().all(|r| r.state == "leader" || r.state == "follower");
+            // Reports are up to one heartbeat old, so a busy partition's followers seem a little behind.
+            leads && follows && d.authoritative && d.replicas.iter().all(|r| r.lag < 5_000)
+        };
+        let found = self.wait(topic, partition, "three healthy replicas", whole).await?;
+        let started = Instant::now();
+        loop {
+            let nodes = self.nodes().await?;
+            if nodes.iter().all(|node| node.health == "up") {
+                return Ok(found);
+            }
+            if started.elapsed() > WAIT_LIMIT {
+                return Err(Error::new(format!("not every node is up: {nodes:?}")));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn wait(
+        &self,
+        topic: &str,
+        partition: u32,
+        what: &str,
+        reached: impl Fn(&PartitionDescription) -> bool,
+    ) -> Result<PartitionDescription, Error> {
+        let started = Instant::now();
+        loop {
+            let last = self.partition(topic, partition).await;
+            match last {
+                Ok(description) if reached(&description) => return Ok(description),
+                _ if started.elapsed() > WAIT_LIMIT => {
+                    return Err(Error::new(format!("{topic}/{partition} has not {what}: {last:?}")));
+                }
+                _ => tokio::time::sleep(POLL).await,
+            }
+        }
+    }
+}

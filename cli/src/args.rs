@@ -1,0 +1,339 @@
+//! Arguments of all commands: noun, then verb.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::produce::fields::Selector;
+use crate::produce::rows::Format;
+use crate::span::{parse_size, parse_span};
+
+/// A message log for money: majority-replicated, in order, once per key.
+#[derive(Debug, Parser)]
+#[command(name = "quorate", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Start here:\n  quorate dev\n  quorate produce orders --file orders.csv --format csv --key-field 3 \\\n    --idempotency-field '{3}:{line}'\n  quorate consume orders --from earliest --count 10\n\nExit codes: 0 ok, 1 error, 2 usage, 3 done but some rows undecided, 10 unhealthy,\n11 objective missed, 12 verification failed."
+)]
+pub struct Args {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct Global {
+    /// Form of the result on standard output
+    #[arg(long, global = true, value_enum, default_value_t = OutputForm::Table)]
+    pub output: OutputForm,
+    /// Print results and errors only
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// Longest time the command may wait (500ms, 10s, 2m)
+    #[arg(long, global = true, value_parser = parse_span)]
+    pub timeout: Option<Duration>,
+    /// Observers, host:port, separated by commas [default: those of `quorate dev`]
+    #[arg(long, global = true, env = "QUORATE_OBSERVERS", value_delimiter = ',')]
+    pub observers: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OutputForm {
+    /// For people, 80 columns
+    Table,
+    /// For programs, with a `schema` field
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Start a whole cluster on this machine: three data nodes, three observers, topic `orders`
+    Dev(DevArgs),
+    /// Run a data node (a supervisor and the node below it)
+    Server(ProcessArgs),
+    /// Run an observer
+    Observer(ProcessArgs),
+    /// Create and look at topics
+    #[command(subcommand)]
+    Topic(TopicVerb),
+    /// Look at partitions
+    #[command(subcommand)]
+    Partition(PartitionVerb),
+    /// Look at data nodes and observers
+    #[command(subcommand)]
+    Node(NodeVerb),
+    /// Publish rows of a file or standard input
+    Produce(ProduceArgs),
+    /// Read messages
+    Consume(ConsumeArgs),
+    /// Show the recorded failovers, phase by phase
+    Slo(SloArgs),
+    /// Measure a cluster; every record is audited
+    #[command(subcommand)]
+    Bench(BenchVerb),
+    /// Look at and check a process's configuration
+    #[command(subcommand)]
+    Config(ConfigVerb),
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Ctrl-C ends every process. Started again, it finds its data.\nExamples:\n  quorate dev\n  quorate dev --data /tmp/second --port-base 7400"
+)]
+pub struct DevArgs {
+    /// Directory of all data and logs; made if missing
+    #[arg(long, default_value = "quorate-data")]
+    pub data: PathBuf,
+    /// First of the 60 ports used
+    #[arg(long, default_value_t = quorate_chaos::layout::DEFAULT_BASE)]
+    pub port_base: u16,
+    /// Start an observer that died again after this time (`never` leaves it dead)
+    #[arg(long, default_value = "20s", value_parser = parse_restart)]
+    pub restart_observers: Restart,
+}
+
+/// When a dead observer is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restart(pub Option<Duration>);
+
+fn parse_restart(text: &str) -> Result<Restart, String> {
+    if text == "never" {
+        Ok(Restart(None))
+    } else {
+        parse_span(text).map(|after| Restart(Some(after)))
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Precedence: --set, then QUORATE_… in the environment, then the file, then defaults.\n`quorate config show` prints every value and where it comes from."
+)]
+pub struct ProcessArgs {
+    /// Configuration file (TOML)
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Overrides one key: --set listen=127.0.0.1:7301
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Run the node itself, without a supervisor (the supervisor starts it so)
+    #[arg(long, hide = true)]
+    pub node_process: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TopicVerb {
+    /// Create a topic
+    #[command(after_help = "Example:\n  quorate topic create payments --partitions 3")]
+    Create {
+        /// Name: [namespace/]name
+        topic: String,
+        /// Number of partitions; cannot be changed later
+        #[arg(long, default_value_t = 1)]
+        partitions: u32,
+    },
+    /// List all topics
+    List,
+    /// Show a topic's partitions
+    Describe {
+        /// Name: [namespace/]name
+        topic: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PartitionVerb {
+    /// Show a partition's leader and replicas
+    #[command(after_help = "Example:\n  quorate partition describe orders/0")]
+    Describe {
+        /// Topic and number: orders/0
+        partition: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum NodeVerb {
+    /// List data nodes and observers
+    List,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "A message is its row, byte for byte, without the line end. Columns count from 1; the first row\nis a header only if a column is given by name. Templates join fields: '{3}:{line}', where\n{line} is the line on which the row begins. The tool never makes keys unique by itself.\nWith idempotency keys the same file can be published again without duplicating anything.\n\nExamples:\n  quorate produce orders --file orders.csv --format csv --key-field 3 \\\n    --idempotency-field '{3}:{line}'\n  quorate produce orders --format json --key-field account --idempotency-field id < payments.jsonl\n  echo 'one message' | quorate produce orders --key account-7 --idempotency-key payment-17"
+)]
+pub struct ProduceArgs {
+    /// Topic: [namespace/]name
+    pub topic: String,
+    /// File to read [default: standard input]
+    #[arg(long, short)]
+    pub file: Option<PathBuf>,
+    /// How the input is cut into messages
+    #[arg(long, value_enum, default_value_t = Format::Lines)]
+    pub format: Format,
+    /// Field (number, name or template) that is the record key: it chooses partition and order
+    #[arg(long, conflicts_with = "key")]
+    pub key_field: Option<Selector>,
+    /// Field (number, name or template) that is the idempotency key
+    #[arg(long, conflicts_with = "idempotency_key")]
+    pub idempotency_field: Option<Selector>,
+    /// The whole input is one message with this idempotency key
+    #[arg(long)]
+    pub idempotency_key: Option<String>,
+    /// Record key of every message
+    #[arg(long)]
+    pub key: Option<String>,
+    /// Rows a second, at most
+    #[arg(long)]
+    pub rate: Option<f64>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Joins no group and commits nothing. --timeout ends it; without --count it goes on until then.\n\nExamples:\n  quorate consume orders --from earliest --count 10\n  quorate consume orders --from latest --format '%p/%o %k %v'"
+)]
+pub struct ConsumeArgs {
+    /// Topic: [namespace/]name
+    pub topic: String,
+    /// Where to begin: earliest, latest, an offset, or a time (2026-01-31T09:30:00Z)
+    #[arg(long, default_value = "earliest")]
+    pub from: String,
+    /// Stop after so many messages
+    #[arg(long, short = 'n')]
+    pub count: Option<u64>,
+    /// This partition only
+    #[arg(long, short)]
+    pub partition: Option<u32>,
+    /// %v value, %k key, %o offset, %p partition, %h headers, %T time, %% percent; a newline follows
+    #[arg(long, default_value = "%v")]
+    pub format: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct SloArgs {
+    /// Newest failovers shown
+    #[arg(long, default_value_t = 10)]
+    pub limit: u32,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchVerb {
+    /// Throughput: a fixed number of records in flight
+    #[command(
+        after_help = "Uses the cluster given by --observers, else a running `quorate dev`, else a private one.\n\nExamples:\n  quorate bench publish --producers 1 --in-flight 256 --size 1KiB --seconds 10\n  quorate bench publish --producers 12 --in-flight 64 --output json"
+    )]
+    Publish {
+        /// Producers
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        producers: u32,
+        /// Records in flight of each
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+        in_flight: u32,
+        #[command(flatten)]
+        common: BenchCommon,
+    },
+    /// Latency at a fixed rate, open loop
+    Steady {
+        /// Records a second
+        #[arg(long, default_value_t = 1_000.0)]
+        rate: f64,
+        /// Shape of the load
+        #[arg(long, value_enum, default_value_t = Shape::Orders)]
+        shape: Shape,
+        #[command(flatten)]
+        common: BenchCommon,
+    },
+    /// Faults under load: how long do clients wait?
+    #[command(after_help = "Example:\n  quorate bench failover --fault kill --repeat 10")]
+    Failover {
+        /// What is done to the cluster
+        #[arg(long, value_enum, default_value_t = FaultName::Kill)]
+        fault: FaultName,
+        /// How often
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        repeat: u32,
+        /// Records a second meanwhile
+        #[arg(long, default_value_t = 1_000.0)]
+        rate: f64,
+        /// Bytes of a payload
+        #[arg(long, default_value = "200", value_parser = parse_size)]
+        size: usize,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct BenchCommon {
+    /// Bytes of a payload
+    #[arg(long, default_value = "1KiB", value_parser = parse_size)]
+    pub size: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub partitions: u32,
+    /// Records without idempotency keys
+    #[arg(long)]
+    pub no_idempotency_keys: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shape {
+    /// One producer, 64 keys
+    Orders,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FaultName {
+    /// kill -9 the leader's node process
+    Kill,
+    /// kill -9 the leader's node process and its supervisor
+    KillWithSupervisor,
+    /// kill -9 the observer leader
+    ObserverLeader,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigVerb {
+    /// Print every effective value and where it comes from
+    Show(ConfigArgs),
+    /// Check a configuration; says what is wrong
+    Lint(ConfigArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct ConfigArgs {
+    /// Of which kind of process
+    #[arg(value_enum)]
+    pub kind: ProcessKind,
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProcessKind {
+    /// A data node
+    Server,
+    /// An observer
+    Observer,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_may_stand_behind_the_verb() {
+        let args = Args::try_parse_from(["quorate", "node", "list", "--output", "json", "--observers", "a:1,b:2"]);
+        let args = args.expect("parses");
+        assert_eq!(args.global.output, OutputForm::Json);
+        assert_eq!(args.global.observers, ["a:1", "b:2"]);
+    }
+}

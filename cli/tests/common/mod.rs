@@ -1,0 +1,114 @@
+//! Helpers of the tests that start real processes.
+
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
+
+use quorate_chaos::cluster::Cluster;
+use serde_json::Value;
+
+/// The binary under test.
+pub fn binary() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_quorate"))
+}
+
+/// A cluster whose dead observers stay dead.
+pub fn cluster() -> Cluster {
+    Cluster::start(binary()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Done {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Done {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// The last JSON document on standard output.
+    pub fn json(&self) -> Value {
+        let text = self.text();
+        let line = text.lines().last().unwrap_or_default();
+        serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {text}\n{}", self.stderr))
+    }
+
+    /// Fails the test unless the command succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Self {
+        assert!(self.status.success(), "{:?}\n{}\n{}", self.status, self.text(), self.stderr);
+        self
+    }
+}
+
+impl From<Output> for Done {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status,
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs `quorate …` against a cluster.
+pub fn quorate(cluster: &Cluster, args: &[&str]) -> Done {
+    cluster.command().args(args).output().expect("the binary runs").into()
+}
+
+/// Runs `quorate …` against no cluster.
+pub fn alone(args: &[&str]) -> Done {
+    let mut command = Command::new(binary());
+    command.args(args).env_remove("QUORATE_OBSERVERS").stdin(Stdio::null());
+    command.output().expect("the binary runs").into()
+}
+
+/// Order rows: the real file where it lies beside the clone, else the generator's. Prints which.
+pub fn order_rows() -> &'static [u8] {
+    static ROWS: OnceLock<Vec<u8>> = OnceLock::new();
+    ROWS.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let real = root.join("../shared/data/nasdaq-aapl-orders.csv");
+        match std::fs::read(&real) {
+            Ok(rows) => {
+                println!("order rows: the real NASDAQ file beside the clone");
+                rows
+            }
+            Err(_) => {
+                println!("order rows: the seeded generator (no NASDAQ file lies beside the clone)");
+                quorate_chaos::orders::rows(quorate_chaos::orders::SEED, quorate_chaos::orders::ROWS).into_bytes()
+            }
+        }
+    })
+}
+
+/// The rows without their line ends.
+pub fn split_rows(rows: &[u8]) -> Vec<&[u8]> {
+    let mut all: Vec<&[u8]> = rows.split(|&b| b == b'\n').collect();
+    if all.last().is_some_and(|last| last.is_empty()) {
+        all.pop();
+    }
+    all
+}
+
+/// The order rows as a file in a cluster's directory.
+pub fn order_file(cluster: &Cluster) -> PathBuf {
+    let path = cluster.files().root.join("test-orders.csv");
+    std::fs::write(&path, order_rows()).expect("writes");
+    path
+}
+
+/// A runtime for tests that use the SDK.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
+}
