@@ -416,11 +416,13 @@ fn checked_hard_state(cfg: &ReplicaConfig, restored: &Restored) -> Result<HardSt
     let last = start.0 + restored.entries.len() as u64;
     let last_term = restored.entries.last().map_or(start_term.0, |e| e.term);
     let mut hard_state = restored.hard_state.clone();
-    if hard_state == HardState::default() && !restored.entries.is_empty() {
-        return Err(Quarantine::new("entries without a hard state"));
+    if hard_state == HardState::default() {
+        if !restored.entries.is_empty() || start != BOOTSTRAP_INDEX {
+            return Err(Quarantine::new("a log without a hard state"));
+        }
+        hard_state.term = start_term.0;
     }
     // What is compacted or in a checkpoint was committed; a write of the commit index alone is never made.
-    hard_state.term = hard_state.term.max(start_term.0);
     hard_state.commit = hard_state.commit.max(start.0).max(restored.applied.0);
     if restored.applied < start {
         return Err(Quarantine::new(format!("checkpoint at {} is older than the log after {start}", restored.applied)));
@@ -429,7 +431,7 @@ fn checked_hard_state(cfg: &ReplicaConfig, restored: &Restored) -> Result<HardSt
         let commit = LogIndex(hard_state.commit);
         return Err(Quarantine::new(format!("committed up to {commit}, but the log ends at {}", LogIndex(last))));
     }
-    if hard_state.term < last_term {
+    if hard_state.term < last_term.max(start_term.0) {
         return Err(Quarantine::new(format!(
             "hard state of {} with entries of {}",
             Term(hard_state.term),
