@@ -19,4 +19,8 @@ pub use node::run_node;
 pub use supervisor::{run_supervisor, ChildCommand};
 
 pub mod node;
+pub mod services;
+pub mod session;
+pub mod storage;
 pub mod supervisor;
+pub mod view;

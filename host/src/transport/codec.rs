@@ -7,9 +7,9 @@ use bytes::Bytes;
 use protobuf::Message as _;
 use quorate_consensus::envelope::Envelope;
 use quorate_proto::control::{Ended, LastHeard, Permit, PermitKind};
-use quorate_proto::ids::{ConfigVersion, GroupId, Incarnation, LogIndex, NodeId, PermitEpoch, ReplicaId, Term};
+use quorate_proto::ids::{ConfigVersion, GroupId, Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
 use quorate_proto::internal;
-use quorate_proto::time::{BootTime, LogTime};
+use quorate_proto::time::BootTime;
 use raft::eraftpb::Message;
 
 use super::scan::{check_message, ScanError};
@@ -81,21 +81,12 @@ pub fn decode(wire: internal::Envelope) -> Result<Envelope, CodecError> {
 
 /// A last-heard table to the wire.
 pub(super) fn heard_out(heard: &LastHeard) -> internal::LastHeard {
-    let nodes = heard.nodes.iter().map(|&(node, incarnation, age)| internal::Heard {
-        node: node.get(),
-        incarnation: incarnation.get(),
-        age_us: micros(age),
-    });
-    internal::LastHeard { observer: heard.observer.get(), wall_us: heard.wall.0, nodes: nodes.collect() }
+    heard.clone().into()
 }
 
-/// A last-heard table from the wire.
-pub(super) fn heard_in(wire: internal::LastHeard) -> LastHeard {
-    let nodes = wire
-        .nodes
-        .into_iter()
-        .map(|heard| (NodeId(heard.node), Incarnation(heard.incarnation), Duration::from_micros(heard.age_us)));
-    LastHeard { observer: NodeId(wire.observer), wall: LogTime(wire.wall_us), nodes: nodes.collect() }
+/// A last-heard table from the wire; `None` if it means nothing.
+pub(super) fn heard_in(wire: internal::LastHeard) -> Option<LastHeard> {
+    LastHeard::try_from(wire).ok()
 }
 
 fn micros(span: Duration) -> u64 {

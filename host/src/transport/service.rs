@@ -131,8 +131,8 @@ impl Inner {
             while !self.sink.has_room() {
                 tokio::time::sleep(ROOM_PAUSE).await;
             }
-            if let Some(heard) = frame.last_heard.take() {
-                self.sink.last_heard(peer, codec::heard_in(heard));
+            if let Some(heard) = frame.last_heard.take().and_then(codec::heard_in) {
+                self.sink.last_heard(peer, heard);
             }
             let envelopes = self.envelopes(frame, incarnation)?;
             if !envelopes.is_empty() {

@@ -1,0 +1,186 @@
+//! Start of a node: lock and identity (B1), recovery of the write-ahead log, judgement of its tail (B2), storage back
+//! to its checkpoints, replicas opened.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use quorate_consensus::node::stored::{decode_assignment, ASSIGNMENT};
+use quorate_consensus::node::{NodeConfig, NodeCore, NodeLimits};
+use quorate_host::clock::{Clock, SystemClock};
+use quorate_host::data_dir::{DataDir, NodeKind};
+use quorate_host::transport::{PeerSink, Transport, TransportConfig};
+use quorate_host::turn::{mailbox, Mailbox};
+use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
+use quorate_proto::control::Hello;
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
+use quorate_proto::time::BootTime;
+use tokio::sync::watch;
+
+use super::inlets::{fail, FromPeers, FromWal, ShellEvent, MAILBOX, SUSPECT};
+use super::metrics::NodeMetrics;
+use super::shell::Shell;
+use crate::config::{ServerConfig, WalSize};
+use crate::error::{ServerError, EXIT_DISK};
+use crate::storage::{Stagings, Storage, StorageNotice, StorageSettings, CHECKPOINT_KEY};
+use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
+use crate::view::{TailBudget, Views};
+
+/// What a start yields.
+pub(super) struct Booted {
+    pub mailbox: Mailbox<ShellEvent>,
+    pub shell: Shell,
+    pub storage_thread: JoinHandle<()>,
+    pub peer_sink: Arc<dyn PeerSink>,
+    pub transport_config: TransportConfig,
+    pub stagings: Stagings,
+    /// Keeps the lock.
+    pub data_dir: DataDir,
+}
+
+/// Starts everything but the listeners' services. Call it within the runtime.
+pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Result<Booted, ServerError> {
+    let fault = |what: String| ServerError::DataDir { path: config.data_dir.clone(), what };
+    let data_dir = DataDir::open(&config.data_dir, NodeKind::Server, config.cluster(), config.node())
+        .map_err(|e| fault(e.to_string()))?;
+    tell_supervisor(&data_dir);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let (post, mailbox) = mailbox(MAILBOX);
+    let notices = Arc::new(FromWal { post: post.clone(), data_dir: config.data_dir.clone() });
+    let profile = match config.wal_size {
+        WalSize::Production => WalProfile::Production,
+        WalSize::Dev => WalProfile::Dev,
+    };
+    let (wal, recovered) =
+        Wal::open(WalConfig::new(config.wal_dir(), profile), Arc::new(NoFaults), Arc::clone(&clock), notices)
+            .map_err(|e| ServerError::Wal(e.to_string()))?;
+    let wal = Arc::new(wal);
+    let suspect = judge(&config.data_dir, &recovered, data_dir.same_boot())?;
+    let node_config = NodeConfig {
+        hello: hello(config, &data_dir)?,
+        observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
+        timing: config.timing(),
+        limits: NodeLimits::default(),
+        seed: rand::random(),
+        suspect_log: suspect,
+    };
+    let mut core = NodeCore::new(node_config, clock.now());
+    let partitions = config.data_dir.join("partitions");
+    let settings = StorageSettings { partitions: partitions.clone(), segment_bytes: config.segment_bytes };
+    let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let mut effects = Vec::new();
+    for (group, log) in recovered.groups {
+        open_group(&mut core, &mut storage, group, log, clock.as_ref(), &mut effects)?;
+    }
+    let (storage_post, failed_dir) = (post.clone(), config.data_dir.clone());
+    let (storage, storage_thread) = storage
+        .start(move |notice| match notice {
+            // Not by way of the mailbox: the loop may be busy, the exit is due within 200 ms (B3).
+            StorageNotice::Failed(error) => fail(&storage_post, &failed_dir, &error.to_string()),
+            notice => storage_post.push(ShellEvent::Storage(notice)),
+        })
+        .map_err(|e| ServerError::io("cannot start the storage thread", e))?;
+    let peer_sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
+    let transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
+    let shell = Shell {
+        core,
+        clock,
+        wal,
+        transport: Transport::new(transport_config.clone(), Arc::clone(&peer_sink)),
+        storage: storage.clone(),
+        views: Arc::new(Views::default()),
+        budget: TailBudget::new(config.tail_cache_bytes),
+        data_dir: config.data_dir.clone(),
+        metrics: NodeMetrics::register(),
+        closing,
+        close_within: config.close_within(),
+        hosted: BTreeMap::new(),
+        sessions: BTreeMap::new(),
+        waiting: HashMap::new(),
+        reads: HashMap::new(),
+        next_ticket: Ticket::ZERO,
+        effects,
+        echoes: Vec::new(),
+        wal_requests: Vec::new(),
+        post,
+        fatal: None,
+        poisoned: false,
+        closing_since: None,
+        metrics_due: BootTime::ZERO,
+        suspect,
+    };
+    let stagings = Stagings::new(partitions, storage);
+    let mut booted = Booted { mailbox, shell, storage_thread, peer_sink, transport_config, stagings, data_dir };
+    booted.shell.execute();
+    Ok(booted)
+}
+
+/// The supervisor names this incarnation in an exit notice (S2).
+fn tell_supervisor(data_dir: &DataDir) {
+    if std::env::var_os(ENV_SUPERVISOR_HASH).is_some() {
+        let mut out = std::io::stdout();
+        // A supervisor that died meanwhile has a successor, which reads the identity file.
+        let _ = writeln!(out, "{INCARNATION_LINE}{}", data_dir.incarnation().get()).and_then(|()| out.flush());
+    }
+}
+
+/// B2: may flushed entries be missing from the log? A marker stays until every replica caught up.
+fn judge(dir: &Path, recovered: &Recovered, same_boot: bool) -> Result<bool, ServerError> {
+    let marker = dir.join(SUSPECT);
+    let after_disk_error = std::env::var(ENV_LAST_EXIT).is_ok_and(|status| status == EXIT_DISK.to_string());
+    // On the same boot the page cache lost nothing: a cut tail is a write that was never acknowledged.
+    let cut = recovered.tail_cut.is_some() && !same_boot;
+    if !after_disk_error && !cut {
+        return Ok(marker.exists());
+    }
+    let why =
+        if after_disk_error { "the last process met a disk error" } else { "the log was cut off by a power loss" };
+    tracing::warn!(why, cut = ?recovered.tail_cut, "the log is suspect: replicas only veto until they caught up");
+    let written = std::fs::write(&marker, why)
+        .and_then(|()| std::fs::File::open(&marker)?.sync_all())
+        .and_then(|()| std::fs::File::open(dir)?.sync_all());
+    written.map_err(|e| ServerError::io("cannot write the marker of a suspect log", e))?;
+    Ok(true)
+}
+
+fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError> {
+    Ok(Hello {
+        cluster: config.cluster(),
+        node: config.node(),
+        name: config.name.clone(),
+        incarnation: data_dir.incarnation(),
+        disk: data_dir.identity().disk,
+        address: config.client_address(),
+        peer_address: config.peer_address(),
+        fault_domain: config.domain().to_owned(),
+        lock: data_dir.lock_proof().map_err(|e| ServerError::io("cannot examine the lock file", e))?,
+        supervisor_hash: std::env::var(ENV_SUPERVISOR_HASH).unwrap_or_default(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+    })
+}
+
+/// Brings one group's files in step with its log and hands both to the core.
+fn open_group(
+    core: &mut NodeCore,
+    storage: &mut Storage,
+    group: GroupId,
+    mut log: RecoveredGroup,
+    clock: &dyn Clock,
+    effects: &mut Vec<quorate_consensus::node::NodeEffect>,
+) -> Result<(), ServerError> {
+    let mut stored = |key: &str| -> Option<Bytes> { log.kv.remove(key) };
+    let Some(assignment) = stored(ASSIGNMENT) else {
+        tracing::warn!(%group, "the log holds a group without assignment; left alone");
+        return Ok(());
+    };
+    let assignment = decode_assignment(assignment).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
+    let checkpoint = stored(CHECKPOINT_KEY);
+    let recovered = storage.recover(group, checkpoint).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
+    let applied = recovered.as_ref().map_or(LogIndex::ZERO, |r| r.checkpoint.log_index());
+    core.open(assignment, log.restored(applied), recovered.map(|r| r.image), clock.now(), effects);
+    Ok(())
+}

@@ -1,0 +1,318 @@
+//! The storage thread: takes commands in order, does reads after writes, tells what became durable.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quorate_consensus::node::effect::AppliedEntry;
+use quorate_consensus::node::MachineImage;
+use quorate_proto::ids::{GroupId, LogIndex, Offset, ReplicaId, Term};
+use tokio::sync::oneshot;
+
+use super::checkpoint::Checkpoint;
+use super::error::StorageError;
+use super::file;
+use super::files::{PartitionFiles, SnapshotFile};
+use super::segment::Found;
+
+/// Where the storage lives and how it cuts.
+#[derive(Clone, Debug)]
+pub struct StorageSettings {
+    /// `data_dir/partitions`.
+    pub partitions: PathBuf,
+    /// A segment is closed at this length.
+    pub segment_bytes: u64,
+}
+
+/// What the storage thread tells its owner.
+#[derive(Debug)]
+pub enum StorageNotice {
+    /// Everything up to the checkpoint's index is flushed.
+    Checkpointed {
+        /// The group.
+        group: GroupId,
+        /// What to put into the log.
+        checkpoint: Checkpoint,
+    },
+    /// A snapshot can be taken from these files.
+    SnapshotReady {
+        /// The group.
+        group: GroupId,
+        /// For whom.
+        to: ReplicaId,
+        /// Its position and state.
+        checkpoint: Checkpoint,
+        /// Its files.
+        files: Vec<SnapshotFile>,
+    },
+    /// A staged snapshot took the place of the group's files.
+    Installed {
+        /// The group.
+        group: GroupId,
+        /// Its checkpoint, of the new generation.
+        checkpoint: Checkpoint,
+        /// The machine in it.
+        image: MachineImage,
+    },
+    /// The queue of the group shrank to this many bytes.
+    Backlog {
+        /// The group.
+        group: GroupId,
+        /// Bytes still waiting.
+        bytes: u64,
+    },
+    /// A write or flush failed (B3), or a file that must be readable is damaged.
+    Failed(StorageError),
+}
+
+enum Command {
+    Open { group: GroupId },
+    Append { group: GroupId, entries: Vec<AppliedEntry>, bytes: u64, waiting: Arc<AtomicU64> },
+    Checkpoint { group: GroupId, index: LogIndex, term: Term, state: Bytes },
+    BuildSnapshot { group: GroupId, to: ReplicaId },
+    Staged { group: GroupId, checkpoint: Checkpoint },
+    Install { group: GroupId, index: LogIndex, state: Bytes },
+    Retire { group: GroupId },
+    Read { group: GroupId, offset: Offset, max: usize, reply: oneshot::Sender<Result<Found, StorageError>> },
+    Stop,
+}
+
+/// The files of all partitions, before their thread runs.
+#[derive(Debug)]
+pub struct Storage {
+    settings: StorageSettings,
+    groups: BTreeMap<GroupId, PartitionFiles>,
+    /// Received whole, not yet installed.
+    staged: BTreeMap<(GroupId, LogIndex), Checkpoint>,
+}
+
+/// Sends commands to the storage thread.
+#[derive(Clone)]
+pub struct StorageHandle {
+    commands: Sender<Command>,
+    waiting: Arc<AtomicU64>,
+}
+
+impl Storage {
+    /// Makes the folder if it is not there.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn open(settings: StorageSettings) -> Result<Self, StorageError> {
+        file::create_dir(&settings.partitions)?;
+        Ok(Self { settings, groups: BTreeMap::new(), staged: BTreeMap::new() })
+    }
+
+    /// Brings the files of a group to what its newest checkpoint says, and yields the machine in it. Without a
+    /// checkpoint nothing of the group was ever flushed: it begins empty and is applied again from the log.
+    ///
+    /// # Errors
+    /// When files are missing, damaged, or the disk refuses.
+    pub fn recover(&mut self, group: GroupId, checkpoint: Option<Bytes>) -> Result<Option<Recovered>, StorageError> {
+        let partitions = &self.settings.partitions;
+        let Some(stored) = checkpoint else {
+            let files = PartitionFiles::create(partitions, group, self.settings.segment_bytes)?;
+            self.groups.insert(group, files);
+            return Ok(None);
+        };
+        let checkpoint =
+            Checkpoint::from_bytes(stored).map_err(|what| StorageError::corrupt(partitions, group.get(), what))?;
+        let (files, key_runs) =
+            PartitionFiles::open(partitions, group, checkpoint.clone(), self.settings.segment_bytes)?;
+        files.remove_other_generations()?;
+        self.groups.insert(group, files);
+        let image = MachineImage { state: checkpoint.state.clone(), key_runs };
+        Ok(Some(Recovered { checkpoint, image }))
+    }
+
+    /// Starts the thread. `notify` is called on it and must not block.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn start(
+        self,
+        notify: impl Fn(StorageNotice) + Send + 'static,
+    ) -> std::io::Result<(StorageHandle, std::thread::JoinHandle<()>)> {
+        let (commands, inbox) = std::sync::mpsc::channel();
+        let waiting = Arc::new(AtomicU64::new(0));
+        let worker = Worker { storage: self, inbox, notify, waiting: Arc::clone(&waiting) };
+        let thread = std::thread::Builder::new().name("storage".to_owned()).spawn(move || worker.run())?;
+        Ok((StorageHandle { commands, waiting }, thread))
+    }
+}
+
+/// What [`Storage::recover`] found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// Position and files.
+    pub checkpoint: Checkpoint,
+    /// The machine there.
+    pub image: MachineImage,
+}
+
+impl StorageHandle {
+    fn send(&self, command: Command) {
+        // The thread ends only after `stop` or after it reported `Failed`: nothing is lost that was promised.
+        let _ = self.commands.send(command);
+    }
+
+    /// A group without files yet.
+    pub fn open(&self, group: GroupId) {
+        self.send(Command::Open { group });
+    }
+
+    /// Applied entries, in order. `waiting` counts the group's bytes in the queue.
+    pub fn append(&self, group: GroupId, entries: Vec<AppliedEntry>, waiting: &Arc<AtomicU64>) {
+        let bytes = entries
+            .iter()
+            .map(|e| 64 + e.keys.len() + e.batches.iter().map(|b| b.prefix.len() + b.body.len()).sum::<usize>())
+            .sum::<usize>() as u64;
+        waiting.fetch_add(bytes, Ordering::Relaxed);
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        self.send(Command::Append { group, entries, bytes, waiting: Arc::clone(waiting) });
+    }
+
+    /// Bytes in the queue, all groups.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Flush everything of the group; then `Checkpointed`.
+    pub fn checkpoint(&self, group: GroupId, index: LogIndex, term: Term, state: Bytes) {
+        self.send(Command::Checkpoint { group, index, term, state });
+    }
+
+    /// Then `SnapshotReady`, if there is a checkpoint.
+    pub fn build_snapshot(&self, group: GroupId, to: ReplicaId) {
+        self.send(Command::BuildSnapshot { group, to });
+    }
+
+    /// Puts the staged snapshot at `index` in place, `state` being the machine in it; then `Installed`.
+    pub fn install(&self, group: GroupId, index: LogIndex, state: Bytes) {
+        self.send(Command::Install { group, index, state });
+    }
+
+    /// The log names the installed generation durably: older ones can go.
+    pub fn retire(&self, group: GroupId) {
+        self.send(Command::Retire { group });
+    }
+
+    /// A snapshot was received whole and flushed: its manifest, which names its generation.
+    pub(super) fn staged(&self, group: GroupId, checkpoint: Checkpoint) {
+        self.send(Command::Staged { group, checkpoint });
+    }
+
+    /// Stored batches that end after `offset`, about `max` bytes, at least one if there is any.
+    ///
+    /// # Errors
+    /// `Corrupt` for damage (never served), `BelowFirst`, or what the disk says.
+    pub async fn read(&self, group: GroupId, offset: Offset, max: usize) -> Result<Found, StorageError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Read { group, offset, max, reply });
+        answer.await.unwrap_or(Err(StorageError::Stopped))
+    }
+
+    /// Ends the thread once the queue is done.
+    pub fn stop(&self) {
+        self.send(Command::Stop);
+    }
+}
+
+struct Worker<F> {
+    storage: Storage,
+    inbox: Receiver<Command>,
+    notify: F,
+    waiting: Arc<AtomicU64>,
+}
+
+impl<F: Fn(StorageNotice)> Worker<F> {
+    fn run(mut self) {
+        let mut reads = Vec::new();
+        while let Ok(first) = self.inbox.recv() {
+            let mut next = Some(first);
+            while let Some(command) = next {
+                match command {
+                    Command::Stop => return,
+                    // Reads see all that was appended before them anyhow; writes go first.
+                    read @ Command::Read { .. } => reads.push(read),
+                    command => {
+                        if let Err(error) = self.execute(command) {
+                            // Nothing more is written: what is on disk is what the last checkpoint says (B3).
+                            (self.notify)(StorageNotice::Failed(error));
+                            return;
+                        }
+                    }
+                }
+                next = self.inbox.try_recv().ok();
+            }
+            for read in reads.drain(..) {
+                if let Command::Read { group, offset, max, reply } = read {
+                    let found = self.files(group).and_then(|files| files.read(offset, max));
+                    let _ = reply.send(found);
+                }
+            }
+        }
+    }
+
+    fn files(&mut self, group: GroupId) -> Result<&mut PartitionFiles, StorageError> {
+        self.storage.groups.get_mut(&group).ok_or(StorageError::UnknownGroup(group.get()))
+    }
+
+    /// An error means that the disk cannot be trusted.
+    fn execute(&mut self, command: Command) -> Result<(), StorageError> {
+        match command {
+            Command::Open { group } => self.open(group)?,
+            Command::Append { group, entries, bytes, waiting } => {
+                self.files(group)?.append(&entries)?;
+                drop(entries);
+                self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+                let rest = waiting.fetch_sub(bytes, Ordering::Relaxed) - bytes;
+                (self.notify)(StorageNotice::Backlog { group, bytes: rest });
+            }
+            Command::Checkpoint { group, index, term, state } => {
+                let checkpoint = self.files(group)?.checkpoint(index, term, state)?;
+                (self.notify)(StorageNotice::Checkpointed { group, checkpoint });
+            }
+            Command::BuildSnapshot { group, to } => {
+                if let Some((checkpoint, files)) = self.files(group)?.snapshot() {
+                    (self.notify)(StorageNotice::SnapshotReady { group, to, checkpoint, files });
+                }
+            }
+            Command::Install { group, index, state } => self.install(group, index, state)?,
+            Command::Retire { group } => self.files(group)?.remove_older_generations()?,
+            Command::Staged { group, checkpoint } => {
+                self.storage.staged.insert((group, checkpoint.log_index()), checkpoint);
+            }
+            Command::Read { .. } | Command::Stop => unreachable!("handled by the loop"),
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, group: GroupId) -> Result<(), StorageError> {
+        let settings = &self.storage.settings;
+        if !self.storage.groups.contains_key(&group) {
+            let files = PartitionFiles::create(&settings.partitions, group, settings.segment_bytes)?;
+            self.storage.groups.insert(group, files);
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, group: GroupId, index: LogIndex, state: Bytes) -> Result<(), StorageError> {
+        let settings = &self.storage.settings;
+        let mut checkpoint = self.storage.staged.remove(&(group, index)).ok_or_else(|| {
+            StorageError::corrupt(&settings.partitions, 0, format!("no snapshot of {group} at {index}"))
+        })?;
+        checkpoint.state = state;
+        let (files, key_runs) =
+            PartitionFiles::open(&settings.partitions, group, checkpoint.clone(), settings.segment_bytes)?;
+        self.storage.staged.retain(|(g, at), _| *g != group || *at > index);
+        self.storage.groups.insert(group, files);
+        let image = MachineImage { state: checkpoint.state.clone(), key_runs };
+        (self.notify)(StorageNotice::Installed { group, checkpoint, image });
+        Ok(())
+    }
+}
