@@ -6,6 +6,7 @@ use bytes::Bytes;
 use quorate_proto::control::Hello;
 use quorate_proto::ids::NodeId;
 
+use crate::replica::ObserverLoss;
 use crate::timing::Timing;
 
 /// What a data node's core is told at its start.
@@ -23,6 +24,8 @@ pub struct NodeConfig {
     pub seed: u64,
     /// The WAL may have lost flushed entries (B2): replicas opened from it only veto until they caught up.
     pub suspect_log: bool,
+    /// What leaders do that cannot renew their lease (L6).
+    pub observer_loss: ObserverLoss,
 }
 
 /// Every bound of the node's core. All in bytes unless said otherwise.

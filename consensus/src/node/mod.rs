@@ -1,10 +1,23 @@
 //! The data node's core: [`NodeCore`] owns every replica that the node hosts, its session with the observers,
 //! the leases it holds, and its heartbeat token. Shells and simulator feed [`NodeEvent`]s and execute [`NodeEffect`]s.
 
+mod checkpoints;
+mod cluster_time;
 mod config;
+mod disk;
 mod dispatch;
 pub mod effect;
 pub mod event;
+mod execute;
+mod hosting;
+mod marks;
+mod partition_replica;
+mod pipeline;
+mod publish;
+mod reads;
+mod refuse;
+mod rng;
+mod session;
 mod status;
 pub mod stored;
 

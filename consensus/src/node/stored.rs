@@ -6,6 +6,10 @@ use quorate_proto::control::Assignment;
 use quorate_proto::ids::{ConfigVersion, GroupId, NodeId, PartitionNo, ReplicaId, TopicId};
 use quorate_proto::internal;
 
+use super::config::MachineImage;
+use crate::partition::Partition;
+use crate::replica::Quarantine;
+
 /// Key of the group's [`Assignment`]: written when the replica is first opened and when its members change, so
 /// that a node finds its replicas again without asking anybody.
 pub const ASSIGNMENT: &str = "assignment";
@@ -51,4 +55,30 @@ pub fn decode_assignment(bytes: Bytes) -> Result<Assignment, BadAssignment> {
         members: stored.members.iter().map(|member| (ReplicaId(member.replica), NodeId(member.node))).collect(),
         config_version: ConfigVersion(stored.config_version),
     })
+}
+
+/// The machine that `image` holds.
+pub(super) fn restore_machine(assignment: &Assignment, image: MachineImage) -> Result<Partition, Quarantine> {
+    Partition::restore(super::refuse::subject(assignment), &image.state, image.key_runs)
+        .map_err(|error| Quarantine { reason: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_survives_being_stored() {
+        let assignment = Assignment {
+            group: GroupId(7),
+            replica: ReplicaId(12),
+            topic: "default/orders".into(),
+            topic_id: TopicId(99),
+            partition: PartitionNo(2),
+            members: vec![(ReplicaId(11), NodeId(1)), (ReplicaId(12), NodeId(2))],
+            config_version: ConfigVersion(4),
+        };
+        assert_eq!(decode_assignment(encode_assignment(&assignment)), Ok(assignment));
+        assert!(decode_assignment(Bytes::from_static(b"\xff\xff")).is_err());
+    }
 }

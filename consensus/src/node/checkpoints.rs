@@ -1,0 +1,106 @@
+//! When a partition's machine is checkpointed: the applied log that no checkpoint covers stays bounded, so that
+//! a restart replays a bounded tail and the WAL can drop the rest.
+
+use std::time::Duration;
+
+use quorate_proto::ids::LogIndex;
+use quorate_proto::time::BootTime;
+
+/// What an applied entry costs in the log beside its payload; lets idle terms (no-ops) count as well.
+const ENTRY_OVERHEAD: u64 = 64;
+
+/// Bookkeeping of one partition's checkpoints.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    /// Newest one that is durable.
+    durable: LogIndex,
+    /// Asked for, not yet durable, with the bytes that it will cover.
+    asked: Option<(LogIndex, u64)>,
+    /// Applied bytes that `durable` does not cover.
+    tail: u64,
+    /// When the last one was asked for.
+    last: BootTime,
+}
+
+impl Checkpoints {
+    pub(super) fn new(durable: LogIndex, now: BootTime) -> Self {
+        Self { durable, asked: None, tail: 0, last: now }
+    }
+
+    /// An entry was applied.
+    pub(super) fn applied(&mut self, payload: usize) {
+        self.tail += payload as u64 + ENTRY_OVERHEAD;
+    }
+
+    /// Applied bytes without checkpoint.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Newest durable checkpoint.
+    pub(super) fn durable(&self) -> LogIndex {
+        self.durable
+    }
+
+    /// One is due: the tail is over its bound, or old.
+    pub(super) fn due(&self, now: BootTime, bound: u64, every: Duration) -> bool {
+        self.asked.is_none() && self.tail > 0 && (self.tail > bound || now.since(self.last) >= every)
+    }
+
+    /// One at `index` is being made.
+    pub(super) fn ask(&mut self, index: LogIndex, now: BootTime) {
+        self.asked = Some((index, self.tail));
+        self.last = now;
+    }
+
+    /// The one at `index` is durable in storage. False if it is older than what is known already.
+    pub(super) fn done(&mut self, index: LogIndex) -> bool {
+        let Some((asked, bytes)) = self.asked.filter(|(asked, _)| *asked == index) else {
+            return false;
+        };
+        self.asked = None;
+        self.tail = self.tail.saturating_sub(bytes);
+        self.durable = asked;
+        true
+    }
+
+    /// A snapshot at `index` took the machine's place.
+    pub(super) fn replaced(&mut self, index: LogIndex, now: BootTime) {
+        *self = Self::new(index, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_long_tail_or_an_old_one_asks_for_a_checkpoint_once() {
+        let start = BootTime(1);
+        let mut points = Checkpoints::new(LogIndex(5), start);
+        assert!(!points.due(start + EVERY, 1_000, EVERY), "nothing was applied");
+        points.applied(10);
+        assert!(!points.due(start, 1_000, EVERY));
+        assert!(points.due(start + EVERY, 1_000, EVERY));
+        points.applied(1_000);
+        assert!(points.due(start, 1_000, EVERY));
+        points.ask(LogIndex(7), start);
+        assert!(!points.due(start + EVERY, 1_000, EVERY));
+        points.applied(5);
+        assert!(points.done(LogIndex(7)));
+        assert_eq!(points.tail(), 5 + ENTRY_OVERHEAD);
+        assert_eq!(points.durable(), LogIndex(7));
+    }
+
+    #[test]
+    fn a_checkpoint_from_before_a_snapshot_is_ignored() {
+        let mut points = Checkpoints::new(LogIndex(5), BootTime(1));
+        points.applied(10);
+        points.ask(LogIndex(6), BootTime(1));
+        points.replaced(LogIndex(90), BootTime(2));
+        assert!(!points.done(LogIndex(6)));
+        assert_eq!(points.durable(), LogIndex(90));
+    }
+}

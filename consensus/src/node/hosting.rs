@@ -1,0 +1,167 @@
+//! Which replicas the node hosts: found on disk, or assigned by the directory.
+
+use quorate_proto::control::{Assignment, Assignments, PeerInfo, ReplicaReport, Role};
+use quorate_proto::ids::{GroupId, ReplicaId};
+use quorate_proto::time::BootTime;
+
+use super::config::MachineImage;
+use super::dispatch::NodeCore;
+use super::effect::{NodeEffect, View};
+use super::partition_replica::{Opening, PartitionReplica, Turn};
+use super::stored::{encode_assignment, ASSIGNMENT};
+use crate::effect::Restored;
+use crate::policy::Policy;
+use crate::replica::bootstrap;
+
+/// A replica of this node.
+#[derive(Debug)]
+pub(super) enum Hosted<P: Policy> {
+    /// Takes part.
+    Live(Box<PartitionReplica<P>>),
+    /// Set aside because its data cannot be trusted (M3): its files stay, it is reported, it answers nobody.
+    Aside {
+        /// What it was.
+        assignment: Assignment,
+        /// What was found.
+        reason: String,
+    },
+}
+
+impl<P: Policy> Hosted<P> {
+    pub(super) fn live(&self) -> Option<&PartitionReplica<P>> {
+        match self {
+            Self::Live(partition) => Some(partition),
+            Self::Aside { .. } => None,
+        }
+    }
+
+    pub(super) fn report(&self, now: BootTime) -> ReplicaReport {
+        match self {
+            Self::Live(partition) => partition.report(now),
+            Self::Aside { assignment, .. } => ReplicaReport {
+                group: assignment.group,
+                replica: assignment.replica,
+                role: Role::Quarantined,
+                config_version: assignment.config_version,
+                ..ReplicaReport::default()
+            },
+        }
+    }
+}
+
+impl<P: Policy> NodeCore<P> {
+    /// Hosts a replica that was found on disk at start. Call it before the first event.
+    ///
+    /// `assignment`: as stored under [`ASSIGNMENT`] in the group's key–value pairs.
+    /// `image`: the newest checkpoint; `None` if there was none yet. Entries after it are applied again, so the
+    /// effects contain the `Append`s of everything committed after the checkpoint.
+    pub fn open(
+        &mut self,
+        assignment: Assignment,
+        restored: Restored,
+        image: Option<MachineImage>,
+        now: BootTime,
+        out: &mut Vec<NodeEffect>,
+    ) {
+        let suspect_log = self.config().suspect_log;
+        self.host(assignment, restored, image, suspect_log, now, out);
+    }
+
+    /// The directory's picture: older ones are ignored, unknown replicas are made.
+    pub(super) fn assigned(&mut self, assignments: Assignments, now: BootTime, out: &mut Vec<NodeEffect>) {
+        if assignments.version < self.assignments_version {
+            return;
+        }
+        self.assignments_version = assignments.version;
+        self.learn_peers(assignments.peers, out);
+        for assignment in assignments.replicas {
+            // A group that is hosted keeps its replica: another id for it would be a repair (M1).
+            if self.partitions.contains_key(&assignment.group) {
+                continue;
+            }
+            let members: Vec<ReplicaId> = assignment.members.iter().map(|(replica, _)| *replica).collect();
+            let group = assignment.group;
+            let stored = encode_assignment(&assignment);
+            self.host(assignment, bootstrap(&members), None, false, now, out);
+            self.visit(group, now, out, |partition, turn| partition.record(vec![(ASSIGNMENT, stored)], turn));
+        }
+    }
+
+    fn learn_peers(&mut self, peers: Vec<PeerInfo>, out: &mut Vec<NodeEffect>) {
+        if peers != self.peers {
+            self.peers.clone_from(&peers);
+            out.push(NodeEffect::Peers(peers));
+        }
+    }
+
+    fn host(
+        &mut self,
+        assignment: Assignment,
+        restored: Restored,
+        image: Option<MachineImage>,
+        suspect_log: bool,
+        now: BootTime,
+        out: &mut Vec<NodeEffect>,
+    ) {
+        let group = assignment.group;
+        out.push(NodeEffect::Open(assignment.clone()));
+        let opening = Opening {
+            assignment: assignment.clone(),
+            restored,
+            image,
+            election_ticks: self.draw_election_ticks(),
+            suspect_log,
+            started: self.started,
+        };
+        let opened = {
+            let mut turn = self.turn(now, out);
+            PartitionReplica::open(opening, &mut turn)
+        };
+        match opened {
+            Ok(partition) => {
+                self.partitions.insert(group, Hosted::Live(Box::new(partition)));
+                self.visit(group, now, out, |partition, turn| {
+                    partition.report_now = true;
+                    partition.show(turn);
+                });
+            }
+            Err(quarantine) => self.set_aside(group, assignment, quarantine.reason, out),
+        }
+    }
+
+    /// The group takes no further part: it serves nobody, keeps its files, and is reported.
+    pub(super) fn set_aside(
+        &mut self,
+        group: GroupId,
+        assignment: Assignment,
+        reason: String,
+        out: &mut Vec<NodeEffect>,
+    ) {
+        out.push(NodeEffect::ServeUntil { group, until: BootTime::ZERO });
+        out.push(NodeEffect::View { group, view: View { role: Role::Quarantined, ..View::default() } });
+        out.push(NodeEffect::Quarantined { group, reason: reason.clone() });
+        self.partitions.insert(group, Hosted::Aside { assignment, reason });
+        self.report_groups.push(group);
+    }
+
+    fn draw_election_ticks(&mut self) -> usize {
+        let timing = &self.config.timing;
+        let tick = timing.tick.as_millis().max(1);
+        let ticks = |span: std::time::Duration| u64::try_from(span.as_millis() / tick).unwrap_or(u64::MAX);
+        let (low, high) = (ticks(timing.election_min), ticks(timing.election_max));
+        usize::try_from(self.rng.within(low, high)).unwrap_or(usize::MAX)
+    }
+
+    /// The surroundings of one event, for code that does not go through [`Self::visit`].
+    fn turn<'a>(&'a mut self, now: BootTime, out: &'a mut Vec<NodeEffect>) -> Turn<'a> {
+        Turn {
+            now,
+            config: &self.config,
+            cluster: &self.cluster,
+            node_pending: self.pending,
+            closing: self.closing.is_some(),
+            counters: &mut self.counters,
+            out,
+        }
+    }
+}
