@@ -14,9 +14,11 @@
 //! `now` is given with every event; the shell reads it *after* it took the event from its queue and does not
 //! cache it over several events (protocol V2).
 
+pub mod arbiter;
 pub mod directory;
 pub mod effect;
 pub mod envelope;
+pub mod lease;
 pub mod node;
 pub mod observer;
 pub mod partition;

@@ -1,11 +1,26 @@
 //! The observer's core: directory, arbiter, leases, and the observers' own self-electing replica.
+//!
+//! ```text
+//! sessions ──► view ──► arbiter ──► commands ──► replica ──► applied ──► directory ──► permits, leases, assignments,
+//!              (what was heard)     (proposed)   (commit)                              routes: only from here
+//! ```
 
+mod apply;
+mod clock;
 mod config;
 mod core;
 pub mod effect;
 pub mod event;
+mod failover;
+mod leading;
+mod leases;
+mod pending;
+mod session;
 
 pub use self::config::{observer_of, replica_of, ObserverConfig, StartError, SNAPSHOT_ENTRIES};
 pub use self::core::ObserverCore;
 pub use effect::ObserverEffect;
 pub use event::ObserverEvent;
+
+#[cfg(test)]
+mod tests;

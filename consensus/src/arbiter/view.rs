@@ -1,0 +1,234 @@
+//! What one observer has heard: sessions, heartbeats and reports of data nodes, and the other observers' last-heard
+//! tables. Every observer keeps it, so that a new observer leader decides at once (protocol L5, S1).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, Ticket};
+use quorate_proto::time::BootTime;
+
+use crate::directory::{Directory, Partition};
+use crate::timing::Timing;
+
+/// A broken session counts as missed heartbeats after this long without a new one: a node that only lost a connection
+/// is back within 100 ms.
+pub const BROKEN_GRACE: Duration = Duration::from_millis(200);
+
+/// Another observer's table counts only if it came within this many arbiter ticks.
+const TABLE_TICKS: u32 = 5;
+
+/// A report with its time of receipt.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What the node said.
+    pub report: ReplicaReport,
+    /// When it came.
+    pub at: BootTime,
+}
+
+/// What is known of one data node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    /// Its open session here.
+    pub session: Option<Ticket>,
+    /// Incarnation that was heard last.
+    pub incarnation: Incarnation,
+    /// Last sign of life.
+    pub heard: BootTime,
+    /// Since when its session is broken.
+    pub broken: Option<BootTime>,
+    /// Age of its oldest flush in flight, by the last beat (B4).
+    pub wal_age: Duration,
+    /// No append or flush error.
+    pub disk_ok: bool,
+    /// It is being drained.
+    pub draining: bool,
+    /// Its replicas.
+    pub reports: BTreeMap<GroupId, Seen>,
+}
+
+impl NodeView {
+    /// Its disk takes writes in time.
+    #[must_use]
+    pub fn disk_healthy(&self, timing: &Timing) -> bool {
+        self.disk_ok && self.wal_age <= timing.wal_stall
+    }
+}
+
+/// Another observer's table.
+#[derive(Clone, Debug)]
+struct Table {
+    info: ObserverInfo,
+    received: BootTime,
+    nodes: BTreeMap<NodeId, Duration>,
+}
+
+/// What one observer has heard.
+#[derive(Clone, Debug)]
+pub struct ClusterView {
+    started: BootTime,
+    observers: usize,
+    suspicion: Duration,
+    table_age: Duration,
+    nodes: BTreeMap<NodeId, NodeView>,
+    tables: BTreeMap<NodeId, Table>,
+}
+
+impl ClusterView {
+    /// Nothing heard yet. `observers` counts all of them, this one included.
+    #[must_use]
+    pub fn new(observers: usize, timing: &Timing, now: BootTime) -> Self {
+        Self {
+            started: now,
+            observers,
+            suspicion: timing.node_heartbeat * timing.missed_heartbeats,
+            table_age: timing.arbiter_tick * TABLE_TICKS,
+            nodes: BTreeMap::new(),
+            tables: BTreeMap::new(),
+        }
+    }
+
+    /// What is known of a node.
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> Option<&NodeView> {
+        self.nodes.get(&node)
+    }
+
+    /// Observers that were heard, with how long ago; this one is not among them.
+    pub fn observers(&self, now: BootTime) -> impl Iterator<Item = (&ObserverInfo, Duration)> {
+        self.tables.values().map(move |t| (&t.info, now.since(t.received)))
+    }
+
+    /// A session opened and said who it is.
+    pub fn session_opened(&mut self, node: NodeId, incarnation: Incarnation, session: Ticket, now: BootTime) {
+        let view = self.nodes.entry(node).or_default();
+        if view.incarnation != incarnation {
+            *view = NodeView { disk_ok: true, ..NodeView::default() };
+        }
+        view.session = Some(session);
+        view.incarnation = incarnation;
+        view.broken = None;
+        view.heard = now;
+    }
+
+    /// A session broke.
+    pub fn session_closed(&mut self, node: NodeId, session: Ticket, now: BootTime) {
+        if let Some(view) = self.nodes.get_mut(&node).filter(|view| view.session == Some(session)) {
+            view.session = None;
+            view.broken = Some(now);
+        }
+    }
+
+    /// A beat came. Returns the groups about which it says something new that elections depend on.
+    pub fn heartbeat(&mut self, node: NodeId, beat: Heartbeat, now: BootTime) -> Vec<GroupId> {
+        let view = self.nodes.entry(node).or_default();
+        view.heard = now;
+        let disk_changed =
+            (view.disk_ok, view.draining) != (beat.disk_ok, beat.draining) || beat.wal_age > view.wal_age;
+        view.wal_age = beat.wal_age;
+        view.disk_ok = beat.disk_ok;
+        view.draining = beat.draining;
+        let mut changed = Vec::new();
+        let mut before = std::mem::take(&mut view.reports);
+        for report in beat.reports {
+            let old = before.remove(&report.group);
+            if disk_changed || old.is_none_or(|old| signal(&old.report) != signal(&report)) {
+                changed.push(report.group);
+            }
+            view.reports.insert(report.group, Seen { report, at: now });
+        }
+        if beat.partial {
+            view.reports.append(&mut before);
+        }
+        changed
+    }
+
+    /// Another observer's table came.
+    pub fn table(&mut self, table: LastHeard, now: BootTime) {
+        let nodes = table.nodes.into_iter().map(|(node, _, age)| (node, age)).collect();
+        self.tables.insert(table.observer.node, Table { info: table.observer, received: now, nodes });
+    }
+
+    /// This observer's own table. A session that is broken for longer than [`BROKEN_GRACE`] reads as missed heartbeats.
+    #[must_use]
+    pub fn own_table(&self, directory: &Directory, now: BootTime) -> Vec<(NodeId, Incarnation, Duration)> {
+        let known = directory.nodes().keys();
+        known
+            .map(|node| {
+                let incarnation = self.nodes.get(node).map_or(Incarnation::ZERO, |v| v.incarnation);
+                (*node, incarnation, self.own_age(*node, now))
+            })
+            .collect()
+    }
+
+    fn own_age(&self, node: NodeId, now: BootTime) -> Duration {
+        let Some(view) = self.nodes.get(&node) else { return now.since(self.started) };
+        let age = now.since(view.heard);
+        let broken = view.broken.is_some_and(|at| now.since(at) >= BROKEN_GRACE);
+        if broken {
+            age.max(self.suspicion)
+        } else {
+            age
+        }
+    }
+
+    /// S1: a majority of all observers missed three heartbeats of the node.
+    #[must_use]
+    pub fn suspect(&self, node: NodeId, now: BootTime) -> bool {
+        let mine = usize::from(self.own_age(node, now) >= self.suspicion);
+        let others = self.tables.values().filter(|table| {
+            let delay = now.since(table.received);
+            let age = table.nodes.get(&node).map_or(Duration::ZERO, |age| *age + delay);
+            delay <= self.table_age && age >= self.suspicion
+        });
+        mine + others.count() > self.observers / 2
+    }
+
+    /// Last sign of life of a node that any observer had, or when its session here broke: where a failover begins.
+    #[must_use]
+    pub fn last_sign(&self, node: NodeId, now: BootTime) -> BootTime {
+        let own = self.nodes.get(&node).map_or(self.started, |v| v.broken.unwrap_or(v.heard));
+        own.min(now)
+    }
+
+    /// The report of a replica's registered, live process.
+    #[must_use]
+    pub fn report(&self, directory: &Directory, group: GroupId, node: NodeId) -> Option<&Seen> {
+        let registered = directory.node(node).filter(|n| n.is_live())?;
+        let view = self.nodes.get(&node).filter(|v| v.incarnation == registered.incarnation())?;
+        view.reports.get(&group)
+    }
+
+    /// Nodes that may get new replicas: registered, alive, heard, with a session here and a healthy disk.
+    pub fn usable<'a>(
+        &'a self,
+        directory: &'a Directory,
+        timing: &'a Timing,
+        now: BootTime,
+    ) -> impl Iterator<Item = NodeId> + 'a {
+        directory.nodes().iter().filter_map(move |(id, node)| {
+            let view = self.nodes.get(id).filter(|v| v.incarnation == node.incarnation())?;
+            let ready = node.is_live() && view.session.is_some() && view.disk_healthy(timing) && !view.draining;
+            (ready && !self.suspect(*id, now)).then_some(*id)
+        })
+    }
+
+    /// Replicas whose process reports and may vote.
+    #[must_use]
+    pub fn reporting(&self, directory: &Directory, partition: &Partition, age: Duration, now: BootTime) -> usize {
+        let reports = |(_, node): &&(_, NodeId)| {
+            self.report(directory, partition.group, *node)
+                .is_some_and(|seen| now.since(seen.at) <= age && !seen.report.suspect_log)
+        };
+        partition.replicas.iter().filter(reports).count()
+    }
+}
+
+/// The part of a report that elections depend on; the rest (positions) changes with every record.
+fn signal(r: &ReplicaReport) -> impl PartialEq {
+    (
+        (r.replica, r.role, r.leader, r.term, r.fence_lost, r.leader_silent, r.serving),
+        (r.suspect_log, r.resigned_for_fence, r.hears_quorum, r.wants_permit),
+    )
+}
