@@ -50,7 +50,9 @@ fn record(random: &mut Random) -> Record {
             // Compressible, but not beyond the ratio.
             _ => Bytes::from(random.bytes(30).repeat(5)),
         },
-        headers: (0..random.below(3)).map(|i| Header { name: format!("h{i}"), value: Bytes::from(random.bytes(9)) }).collect(),
+        headers: (0..random.below(3))
+            .map(|i| Header { name: format!("h{i}"), value: Bytes::from(random.bytes(9)) })
+            .collect(),
         key_created_at: LogTime(random.below(1000) as i64),
         ..Record::default()
     }
@@ -238,7 +240,8 @@ fn random_bytes_are_refused_everywhere() {
     for _ in 0..CASES / 4 {
         let mut bytes = random.bytes(300);
         if random.below(2) == 0 {
-            let magic: &[u8] = [b"QBAT\x01\0\x88\0".as_slice(), b"QSTB\x01\0\0\0", b"QKRN\x01\0\0\0", b"\x01\x01\0\0"][random.below(4)];
+            let magic: &[u8] = [b"QBAT\x01\0\x88\0".as_slice(), b"QSTB\x01\0\0\0", b"QKRN\x01\0\0\0", b"\x01\x01\0\0"]
+                [random.below(4)];
             let length = magic.len().min(bytes.len());
             bytes[..length].copy_from_slice(&magic[..length]);
         }

@@ -21,8 +21,11 @@ fn any_meta() -> impl Strategy<Value = BatchMeta> {
 
 fn any_entry() -> impl Strategy<Value = (Vec<(BatchMeta, Bytes)>, EntryTime, Bytes)> {
     let body = prop::collection::vec(any::<u8>(), 0..200).prop_map(Bytes::from);
-    let time = (any::<i64>(), any::<bool>(), any::<bool>())
-        .prop_map(|(time, leapt, accepted)| EntryTime { log_time: LogTime(time), leapt, accepted });
+    let time = (any::<i64>(), any::<bool>(), any::<bool>()).prop_map(|(time, leapt, accepted)| EntryTime {
+        log_time: LogTime(time),
+        leapt,
+        accepted,
+    });
     (prop::collection::vec((any_meta(), body), 1..8), time).prop_map(|(batches, time)| {
         let mut builder = EntryBuilder::new();
         batches.iter().for_each(|(meta, body)| builder.push(meta.clone(), body.clone()));
