@@ -12,6 +12,7 @@ use quorate_proto::v1::{NodeDescription, PartitionDescription};
 use rustix::process::Signal;
 
 use crate::layout::{Files, Ports, ReservedPorts};
+use crate::lifeline::Lifeline;
 use crate::proc::{descendants, ProcessId};
 use crate::Error;
 
@@ -34,6 +35,7 @@ pub struct Cluster {
     dev: Option<Child>,
     alone: Vec<(String, Child)>,
     output: Arc<Mutex<String>>,
+    lifeline: Option<Lifeline>,
     restart_observers: &'static str,
 }
 
@@ -64,7 +66,36 @@ impl Cluster {
             dev: None,
             alone: Vec::new(),
             output: Arc::default(),
+            lifeline: None,
             restart_observers,
+        };
+        cluster.start_again()?;
+        Ok(cluster)
+    }
+
+    /// Starts a cluster in this directory, whose old contents are deleted first and which stays afterwards. Its
+    /// processes end with this one in any case, so it may be shared by tests through a `static`.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn start_in(binary: &Path, directory: &Path) -> Result<Self, Error> {
+        let failed = |e: std::io::Error| Error::new(format!("{}: {e}", directory.display()));
+        match std::fs::remove_dir_all(directory) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
+            _ => {}
+        }
+        std::fs::create_dir_all(directory).map_err(failed)?;
+        let ports = ReservedPorts::find().map_err(|e| Error::new(format!("no free ports: {e}")))?;
+        let mut cluster = Self {
+            binary: binary.to_path_buf(),
+            ports,
+            files: Files::new(directory.join("data")),
+            _temporary: None,
+            dev: None,
+            alone: Vec::new(),
+            output: Arc::default(),
+            lifeline: None,
+            restart_observers: "never",
         };
         cluster.start_again()?;
         Ok(cluster)
@@ -75,8 +106,11 @@ impl Cluster {
     /// # Errors
     /// It did not come up.
     pub fn start_again(&mut self) -> Result<(), Error> {
+        let lifeline = Lifeline::new().map_err(|e| Error::new(format!("no pipe: {e}")))?;
+        let (variable, value) = lifeline.environment();
         let mut child = self
             .dev_command()
+            .env(variable, value)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -102,6 +136,7 @@ impl Cluster {
             });
         }
         self.dev = Some(child);
+        self.lifeline = Some(lifeline);
         self.wait_ready()
     }
 
@@ -223,7 +258,10 @@ impl Cluster {
         let name = if kind == "observer" { format!("observer-{id}") } else { format!("node-{id}") };
         let failed = |e: std::io::Error| Error::new(format!("cannot start {name}: {e}"));
         let output = File::options().create(true).append(true).open(self.files.output(&name)).map_err(failed)?;
+        let lifeline = self.lifeline.as_ref().ok_or_else(|| Error::new("the cluster was not started"))?;
+        let (variable, value) = lifeline.environment();
         let child = Command::new(&self.binary)
+            .env(variable, value)
             .arg(kind)
             .arg("--config")
             .arg(self.files.config(&name))

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod error;
 pub mod layout;
 pub mod ledger;
+pub mod lifeline;
 pub mod load;
 pub mod measure;
 pub mod orders;

@@ -7,7 +7,6 @@ mod connect;
 mod consume;
 mod dev;
 mod fail;
-mod lifeline;
 mod node;
 mod observer;
 mod output;
@@ -29,7 +28,7 @@ use output::Output;
 fn main() -> ExitCode {
     // First of all: a panic in any thread of a node must end the process, not a part of it (protocol B3).
     quorate_host::wal::install_abort_hook();
-    lifeline::watch();
+    quorate_chaos::lifeline::watch();
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => return fail::usage(&error),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use quorate_chaos::layout::{Files, Ports, NODES, PORTS};
+use quorate_chaos::lifeline::Lifeline;
 use quorate_chaos::orders;
 use quorate_proto::ids::ClusterId;
 use rand::Rng;
@@ -13,7 +14,6 @@ use rustix::fs::{flock, FlockOperation};
 
 use crate::args::DevArgs;
 use crate::fail::Fail;
-use crate::lifeline::Lifeline;
 
 /// Version of the directory's layout.
 const FORMAT: u32 = 1;
