@@ -232,6 +232,9 @@ fn as_json(topic: &str, record: &ConsumedRecord) -> Value {
     if let Some(key) = &record.key {
         put(&mut object, "key", key);
     }
+    if let Some(key) = &record.idempotency_key {
+        put(&mut object, "idempotency_key", key);
+    }
     put(&mut object, "value", &record.value);
     object.insert("headers".to_owned(), json!(headers));
     Value::Object(object)
@@ -248,6 +251,7 @@ mod tests {
             partition: PartitionNo(2),
             offset: Offset(41),
             key: Some("k".into()),
+            idempotency_key: Some("k:1".into()),
             value: bytes::Bytes::from_static(b"a\xffb"),
             headers: vec![("n".to_owned(), "1".into()), ("m".to_owned(), "2".into())],
             timestamp: LogTime(0),
