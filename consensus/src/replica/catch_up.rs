@@ -11,6 +11,8 @@
 //! - Compaction gives up only what is applied, flushed, and not needed by a snapshot on its way; its write carries a
 //!   hard state whose commit index is not older, and the checkpoint that allows it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use quorate_proto::ids::{LogIndex, PersistId, ReplicaId, Term};
 use quorate_proto::time::BootTime;
@@ -21,6 +23,9 @@ use super::durable::{encode_meta, META_KEY};
 use super::{Out, Replica, SnapshotImage};
 use crate::effect::{PersistWrite, ReplicaEffect};
 use crate::policy::Policy;
+
+/// Looks, half a minute apart, at a snapshot on its way before it counts as lost.
+const SNAPSHOT_CHECKS: u32 = 20;
 
 impl<P: Policy> Replica<P> {
     /// What `Fetch` asked for; `None` = compacted away (a snapshot follows).
@@ -90,7 +95,7 @@ impl<P: Policy> Replica<P> {
         let meta = snapshot.get_metadata();
         self.raw.mut_store().reset_to(meta.index, meta.term);
         self.conf = meta.get_conf_state().clone();
-        self.conf_history = std::collections::BTreeMap::from([(meta.index, self.conf.clone())]);
+        self.conf_history = BTreeMap::from([(meta.index, self.conf.clone())]);
         self.installing = Some(meta.index);
         self.awaiting_restore = true;
         self.apply_emitted = meta.index;
@@ -152,6 +157,28 @@ impl<P: Policy> Replica<P> {
         let sending = self.raw.raft.prs().iter().filter(|(_, pr)| pr.state == ProgressState::Snapshot);
         let sent = sending.map(|(_, pr)| pr.pending_snapshot).min().filter(|_| self.lead.is_some());
         [sent, self.raw.store().snapshot_floor()].into_iter().flatten().min()
+    }
+
+    /// A snapshot whose end was never reported would keep its follower waiting for ever: after
+    /// [`SNAPSHOT_CHECKS`] looks at the same one it counts as failed, and is sent anew.
+    pub(super) fn give_up_snapshots(&mut self) {
+        let sending: BTreeMap<u64, u64> = self
+            .raw
+            .raft
+            .prs()
+            .iter()
+            .filter(|(_, pr)| self.lead.is_some() && pr.state == ProgressState::Snapshot)
+            .map(|(&id, pr)| (id, pr.pending_snapshot))
+            .collect();
+        self.sending.retain(|id, (index, _)| sending.get(id) == Some(index));
+        for (id, index) in sending {
+            let looks = &mut self.sending.entry(id).or_insert((index, 0)).1;
+            *looks += 1;
+            if *looks > SNAPSHOT_CHECKS {
+                self.sending.remove(&id);
+                self.raw.report_snapshot(id, SnapshotStatus::Failure);
+            }
+        }
     }
 
     /// Tells the owner what raft-rs asked the storage for.

@@ -28,9 +28,7 @@ pub const BOOTSTRAP_TERM: Term = Term(1);
 /// Equal on every replica given the same members.
 #[must_use]
 pub fn bootstrap(members: &[ReplicaId]) -> Restored {
-    let mut hard_state = HardState::default();
-    hard_state.term = BOOTSTRAP_TERM.0;
-    hard_state.commit = BOOTSTRAP_INDEX.0;
+    let hard_state = HardState { term: BOOTSTRAP_TERM.0, commit: BOOTSTRAP_INDEX.0, ..Default::default() };
     let mut voters: Vec<u64> = members.iter().map(|m| m.0).collect();
     voters.sort_unstable();
     voters.dedup();

@@ -88,6 +88,7 @@ impl<P: Policy> Replica<P> {
         }
         self.wants_checked = now;
         self.raw.mut_store().forget_overdue();
+        self.give_up_snapshots();
     }
 
     /// raft-rs's clock, with our time-outs.
@@ -197,7 +198,7 @@ impl<P: Policy> Replica<P> {
     #[must_use]
     pub fn lease_due(&self, now: BootTime) -> Option<LeaseItem> {
         let lead = self.lead.as_ref().filter(|_| self.governed() && !self.stopped())?;
-        (now >= lead.lease_deadline(&self.cfg.timing)).then(|| LeaseItem {
+        (now >= lead.lease_deadline(&self.cfg.timing)).then_some(LeaseItem {
             group: self.cfg.group,
             replica: self.cfg.me,
             term: lead.term,

@@ -138,7 +138,18 @@ pub(super) fn newest_of_majority(ids: &[u64], value: impl Fn(u64) -> BootTime) -
     if ids.is_empty() {
         return BootTime::ZERO;
     }
-    let mut values: Vec<BootTime> = ids.iter().map(|&id| value(id)).collect();
+    // Asked on every message: no allocation for a membership of usual size.
+    let mut few = [BootTime::ZERO; 8];
+    let mut many = Vec::new();
+    let values = if let Some(few) = few.get_mut(..ids.len()) {
+        few
+    } else {
+        many.resize(ids.len(), BootTime::ZERO);
+        &mut many[..]
+    };
+    for (slot, &id) in values.iter_mut().zip(ids) {
+        *slot = value(id);
+    }
     values.sort_unstable_by(|a, b| b.cmp(a));
     values[ids.len() / 2]
 }

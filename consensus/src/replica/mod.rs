@@ -36,6 +36,7 @@ mod storage;
 mod vote;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -112,7 +113,9 @@ pub struct Replica<P: Policy = Production> {
     ready_mark: u64,
     /// Snapshot being installed: until it is flushed here and raft-rs knows it as applied.
     installing: Option<u64>,
-    /// … and the owner has not yet answered `Restore`.
+    /// Snapshots on their way to followers: position, and how often they were looked at.
+    sending: BTreeMap<u64, (u64, u32)>,
+    /// The owner has not yet answered `Restore`.
     awaiting_restore: bool,
 
     acks: AckBook,
@@ -193,6 +196,7 @@ impl<P: Policy> Replica<P> {
             applied,
             ready_mark: applied,
             installing: None,
+            sending: BTreeMap::new(),
             awaiting_restore: false,
             acks: AckBook::default(),
             facts: Facts::default(),

@@ -35,8 +35,7 @@ impl<P: Policy> Replica<P> {
             // raft-rs would forward a follower's proposal to the leader.
             return Err(ProposeError::NotLeader { leader: self.leader().filter(|&l| l != self.cfg.me) });
         }
-        let mut entry = Entry::default();
-        entry.data = data;
+        let entry = Entry { data, ..Default::default() };
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.cfg.me.0;

@@ -37,7 +37,7 @@ impl<P: Policy> Replica<P> {
         match envelope.message.get_msg_type() {
             // Only carries a release.
             M::MsgHup => {}
-            M::MsgAppend | M::MsgHeartbeat | M::MsgSnapshot => self.from_leader(now, envelope, out),
+            M::MsgAppend | M::MsgHeartbeat | M::MsgSnapshot => self.leader_message(now, envelope, out),
             M::MsgRequestVote | M::MsgRequestPreVote => self.vote_request(now, envelope, out),
             M::MsgRequestVoteResponse | M::MsgRequestPreVoteResponse => self.vote_response(now, envelope, out),
             M::MsgAppendResponse | M::MsgHeartbeatResponse => self.response(now, envelope, out),
@@ -122,7 +122,7 @@ impl<P: Policy> Replica<P> {
         self.raw.raft.become_follower(term, raft::INVALID_ID);
     }
 
-    fn from_leader(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
+    fn leader_message(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         let (stamp, won_epoch, message) = (envelope.stamp, envelope.won_epoch, envelope.message);
         let (kind, term) = (message.get_msg_type(), Term(message.term));

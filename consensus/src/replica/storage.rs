@@ -340,17 +340,14 @@ impl Storage for LogStore {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     fn entry(index: u64, term: u64, size: usize) -> Entry {
-        let mut e = Entry::default();
-        e.index = index;
-        e.term = term;
-        e.data = vec![0_u8; size].into();
-        e
+        Entry { index, term, data: vec![0_u8; size].into(), ..Default::default() }
     }
 
     fn store(budget: usize) -> LogStore {

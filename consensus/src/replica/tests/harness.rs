@@ -175,7 +175,6 @@ impl<P: Policy> Cluster<P> {
         let node = self.nodes.get_mut(&id).expect("a node of the cluster");
         node.replica = None;
         node.unflushed.clear();
-        self.wire.retain(|e| e.to.0 != id);
     }
 
     pub(super) fn replica(&self, id: u64) -> &Replica<P> {
@@ -283,13 +282,13 @@ impl<P: Policy> Cluster<P> {
 
     pub(super) fn hand_over(&mut self, envelope: Envelope) {
         let (from, to) = (envelope.from.0, envelope.to.0);
-        if self.cuts.contains(&(from, to)) || self.nodes[&to].replica.is_none() {
-            return;
-        }
+        let arrives = !self.cuts.contains(&(from, to)) && self.nodes[&to].replica.is_some();
         let snapshot = envelope.message.get_msg_type() == MessageType::MsgSnapshot;
-        self.act(to, |r, now, out| r.receive(now, envelope, out));
+        if arrives {
+            self.act(to, |r, now, out| r.receive(now, envelope, out));
+        }
         if snapshot && self.nodes[&from].replica.is_some() {
-            self.act(from, |r, now, out| r.snapshot_sent(now, ReplicaId(to), true, out));
+            self.act(from, |r, now, out| r.snapshot_sent(now, ReplicaId(to), arrives, out));
         }
     }
 
