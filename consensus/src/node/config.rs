@@ -47,6 +47,9 @@ pub struct NodeLimits {
     pub checkpoint_bytes: u64,
     /// The same summed over the node; beyond it the largest tail is asked for.
     pub node_checkpoint_bytes: u64,
+    /// Log that a checkpoint covers and that is kept all the same, per partition: a follower that is a little behind
+    /// then needs no snapshot.
+    pub retain_bytes: u64,
     /// A partition that applied anything gets a checkpoint at least this often.
     pub checkpoint_every: Duration,
     /// Bytes waiting in the storage queue of one partition beyond which publishes are refused `BUSY`.
@@ -67,6 +70,7 @@ impl Default for NodeLimits {
             uncommitted_bytes: 16 * MIB,
             checkpoint_bytes: 8 * MIB,
             node_checkpoint_bytes: 128 * MIB,
+            retain_bytes: 4 * MIB,
             checkpoint_every: Duration::from_secs(30),
             storage_backlog_bytes: 32 * MIB,
             partition_reads: 4_096,

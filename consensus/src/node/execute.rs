@@ -185,7 +185,7 @@ impl<P: Policy> PartitionReplica<P> {
 
     fn apply_entry(&mut self, entry: Entry, now: BootTime) -> Result<EntryDone, String> {
         let (index, term) = (LogIndex(entry.index), Term(entry.term));
-        self.checkpoints.applied(entry.data.len());
+        self.checkpoints.applied(index, entry.data.len());
         if entry.get_entry_type() != EntryType::EntryNormal || entry.data.is_empty() {
             self.machine.apply_empty(index, term).map_err(|error| error.to_string())?;
             if entry.data.is_empty() {

@@ -26,3 +26,6 @@ pub use dispatch::NodeCore;
 pub use effect::NodeEffect;
 pub use event::NodeEvent;
 pub use status::{NodeCounters, NodeStatus, PartitionStatus};
+
+#[cfg(test)]
+mod tests;

@@ -242,16 +242,18 @@ impl<P: Policy> PartitionReplica<P> {
         self.report_now = true;
     }
 
-    /// The WAL failed (B3).
-    pub(super) fn poisoned(&mut self, turn: &Turn<'_>) {
+    /// The WAL failed (B3): the replica stops for good, so whoever waits is answered here.
+    pub(super) fn poisoned(&mut self, turn: &mut Turn<'_>) {
         self.replica.wal_poisoned(turn.now, &mut self.effects);
+        self.run(turn);
+        self.end_leadership(None, turn);
         self.report_now = true;
     }
 
     /// The storage's checkpoint at `index` is durable: the log before it may go.
     pub(super) fn checkpointed(&mut self, index: LogIndex, puts: Vec<(&'static str, Bytes)>, turn: &Turn<'_>) {
-        if self.checkpoints.done(index) {
-            self.replica.compact(turn.now, index, puts, &mut self.effects);
+        if let Some(through) = self.checkpoints.done(index, turn.config.limits.retain_bytes) {
+            self.replica.compact_through(turn.now, index, through, puts, &mut self.effects);
         }
     }
 

@@ -122,12 +122,28 @@ impl<P: Policy> Replica<P> {
         puts: Vec<(&'static str, Bytes)>,
         out: &mut Out,
     ) -> Option<PersistId> {
+        self.compact_through(now, applied, applied, puts, out)
+    }
+
+    /// The same, but entries after `through` stay in the log although the checkpoint covers them: a follower that is
+    /// a little behind then needs no snapshot.
+    ///
+    /// # Panics
+    /// If `applied` is beyond what the owner said to have applied.
+    pub fn compact_through(
+        &mut self,
+        now: BootTime,
+        applied: LogIndex,
+        through: LogIndex,
+        puts: Vec<(&'static str, Bytes)>,
+        out: &mut Out,
+    ) -> Option<PersistId> {
         assert!(applied.0 <= self.applied, "a checkpoint at {applied} is beyond what is applied");
         if self.stopped() || self.installing.is_some() || applied.0 < self.checkpoint {
             return None;
         }
         let log = &self.raw.raft.raft_log;
-        let mut through = applied.0.min(log.applied).min(log.persisted).min(self.ready_mark);
+        let mut through = through.0.min(applied.0).min(log.applied).min(log.persisted).min(self.ready_mark);
         if let Some(floor) = self.snapshot_floor() {
             through = through.min(floor);
         }

@@ -1,0 +1,181 @@
+//! Session, beats, WAL faults, closing, strangers.
+
+use std::time::Duration;
+
+use quorate_proto::control::{Role, SessionDown, SessionUp};
+use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
+use quorate_proto::refusal::Reason;
+use quorate_proto::time::BootTime;
+
+use super::harness::{assignments, batch, Cluster, GROUP};
+use crate::effect::Note;
+use crate::node::effect::Observers;
+use crate::node::NodeEvent;
+
+#[test]
+fn a_session_begins_with_hello_and_a_full_beat_follows() {
+    let mut cluster = Cluster::led();
+    cluster.nodes.get_mut(&1).expect("a node").told.clear();
+    cluster.event(1, NodeEvent::SessionUp(NodeId(102)));
+    let (to, first) = cluster.nodes[&1].told.first().expect("told");
+    assert!(*to == Observers::One(NodeId(102)) && matches!(first, SessionUp::Hello(_)));
+    cluster.settle();
+    let beats = cluster.heartbeats(1);
+    assert!(!beats[0].partial && beats[0].reports.len() == 1);
+    assert!(beats[0].reports[0].serving);
+}
+
+#[test]
+fn a_beat_needs_its_token_back_through_the_wal_queue() {
+    let mut cluster = Cluster::led();
+    cluster.advance(1_000);
+    let full = |cluster: &Cluster| cluster.heartbeats(2).iter().filter(|beat| !beat.partial).count();
+    let before = full(&cluster);
+    cluster.advance(1_000);
+    assert_eq!(full(&cluster), before + 2, "every 500 ms");
+    cluster.nodes.get_mut(&2).expect("a node").hang = true;
+    let before = full(&cluster);
+    cluster.advance(3_000);
+    assert_eq!(full(&cluster), before, "B4: no free-running timer");
+}
+
+#[test]
+fn a_stalled_wal_stops_serving_releases_and_reports() {
+    let mut cluster = Cluster::led();
+    cluster.nodes.get_mut(&1).expect("a node").hang = true;
+    cluster.nodes.get_mut(&1).expect("a node").told.clear();
+    cluster.advance(1_700);
+    assert!(!cluster.serving(1));
+    let told = &cluster.nodes[&1].told;
+    assert!(told.iter().any(|(_, up)| matches!(up, SessionUp::Release { group: GROUP, .. })));
+    let beats = cluster.heartbeats(1);
+    let last = beats.last().expect("reported at once");
+    assert!(last.partial && !last.disk_ok && last.wal_age > Duration::from_secs(1));
+    cluster.elect(2);
+    assert!(cluster.serving(2));
+    cluster.nodes.get_mut(&1).expect("a node").hang = false;
+    cluster.advance(1_000);
+    assert!(cluster.heartbeats(1).last().expect("beats again").disk_ok);
+}
+
+#[test]
+fn a_failed_wal_serves_no_more_and_releases() {
+    let mut cluster = Cluster::led();
+    let ticket = cluster.publish(1, batch(0, 0, 1));
+    cluster.event(1, NodeEvent::WalPoisoned);
+    assert!(!cluster.serving(1));
+    assert!(cluster.refusal(1, ticket).maybe_applied);
+    assert!(cluster.nodes[&1].told.iter().any(|(_, up)| matches!(up, SessionUp::Release { .. })));
+    assert!(!cluster.heartbeats(1).last().expect("reported").disk_ok);
+    let late = cluster.publish(1, batch(0, 1, 1));
+    assert!(!cluster.refusal(1, late).maybe_applied);
+}
+
+#[test]
+fn a_change_is_reported_at_once() {
+    let mut cluster = Cluster::new();
+    cluster.nodes.get_mut(&2).expect("a node").told.clear();
+    cluster.permit(1);
+    cluster.settle();
+    let beats = cluster.heartbeats(2);
+    let change = beats.iter().find(|beat| beat.partial).expect("without waiting for the beat (P2)");
+    assert_eq!(change.reports[0].leader, Some(ReplicaId(11)));
+}
+
+#[test]
+fn a_closing_node_takes_nothing_new_finishes_and_releases() {
+    let mut cluster = Cluster::led();
+    let before = cluster.publish(1, batch(0, 0, 1));
+    cluster.event(1, NodeEvent::Shutdown);
+    let after = cluster.publish(1, batch(0, 1, 1));
+    let refusal = cluster.refusal(1, after);
+    assert_eq!((refusal.reason, refusal.maybe_applied), (Reason::Handoff, false));
+    cluster.settle();
+    cluster.receipt(1, before);
+    cluster.advance(50);
+    assert_eq!(cluster.nodes[&1].core.status(cluster.now).leaders, 0);
+    cluster.advance(500);
+    assert!(cluster.heartbeats(1).last().expect("beats").draining);
+    cluster.elect(2);
+    assert!(cluster.serving(2));
+}
+
+#[test]
+fn a_release_is_told_again_on_every_new_session() {
+    let mut cluster = Cluster::led();
+    cluster.event(1, NodeEvent::Shutdown);
+    cluster.advance(50);
+    cluster.nodes.get_mut(&1).expect("a node").told.clear();
+    cluster.event(1, NodeEvent::SessionUp(NodeId(103)));
+    let again = |(to, up): &(Observers, SessionUp)| {
+        *to == Observers::One(NodeId(103)) && matches!(up, SessionUp::Release { group: GROUP, .. })
+    };
+    assert!(cluster.nodes[&1].told.iter().any(again));
+}
+
+#[test]
+fn a_message_for_an_unknown_group_is_counted_and_never_stepped() {
+    let mut cluster = Cluster::led();
+    cluster.publish(1, batch(0, 0, 1));
+    let (_, _, mut envelope) = cluster.wire.front().cloned().expect("an append is under way");
+    envelope.group = GroupId(99);
+    cluster.event(2, NodeEvent::Peer(Box::new(envelope)));
+    assert_eq!(cluster.nodes[&2].core.status(cluster.now).counters.strangers, 1);
+    assert!(matches!(cluster.nodes[&2].notes.last(), Some(Note::Dropped(_))));
+}
+
+#[test]
+fn an_assignment_opens_a_replica_once() {
+    let mut cluster = Cluster::led();
+    for version in [1, 2] {
+        cluster.down(1, SessionDown::Assignments(assignments(1, version)));
+    }
+    assert_eq!(cluster.nodes[&1].opened, [GROUP]);
+}
+
+#[test]
+fn a_refused_identity_is_fatal() {
+    let mut cluster = Cluster::led();
+    cluster.down(1, SessionDown::Refused { reason: "busy".into(), fatal: false });
+    assert_eq!(cluster.nodes[&1].fatal, None);
+    cluster.down(1, SessionDown::Refused { reason: "foreign disk".into(), fatal: true });
+    assert_eq!(cluster.nodes[&1].fatal.as_deref(), Some("foreign disk"));
+}
+
+#[test]
+fn the_node_asks_to_be_called_within_half_a_tick() {
+    let mut cluster = Cluster::led();
+    cluster.advance(100);
+    let core = &cluster.nodes[&1].core;
+    assert!(core.next_deadline() > BootTime::ZERO);
+    assert!(core.next_deadline() <= cluster.now + core.config().timing.tick / 2);
+}
+
+#[test]
+fn an_entry_that_cannot_be_applied_sets_the_replica_aside() {
+    let mut cluster = Cluster::led();
+    let ticket = cluster.publish(1, batch(0, 0, 1));
+    cluster.settle();
+    cluster.receipt(1, ticket);
+    let garbage = bytes::Bytes::from_static(b"\xffnot an entry");
+    let now = cluster.now;
+    let mut out = Vec::new();
+    let core = &mut cluster.nodes.get_mut(&1).expect("a node").core;
+    core.visit(GROUP, now, &mut out, |partition, turn| {
+        partition.replica.propose(turn.now, garbage, &mut partition.effects).expect("it leads");
+    });
+    let effects = std::mem::take(&mut out);
+    cluster.run_effects(1, effects);
+    cluster.settle();
+    // The others learn of the commit from a next leader, and stop as well.
+    cluster.elect(2);
+    for id in [1, 2] {
+        assert_eq!(cluster.nodes[&id].quarantined.len(), 1, "skipping would diverge");
+        assert!(!cluster.serving(id));
+        assert_eq!(cluster.nodes[&id].view.role, Role::Quarantined);
+        let report = cluster.nodes[&id].core.partition(GROUP, now).expect("still hosted").report;
+        assert_eq!(report.role, Role::Quarantined);
+    }
+    let refused = cluster.publish(1, batch(0, 1, 1));
+    assert!(!cluster.refusal(1, refused).maybe_applied);
+}

@@ -1,0 +1,7 @@
+//! The node's core among its peers, one test per rule.
+
+mod harness;
+mod leases;
+mod life;
+mod publishing;
+mod storage;
