@@ -67,7 +67,8 @@ fn holder(port: u16) -> String {
     };
     let wanted = format!("socket:[{inode}]");
     let Ok(processes) = fs::read_dir("/proc") else { return unknown() };
-    for process in processes.flatten() {
+    let is_pid = |name: &std::ffi::OsStr| name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
+    for process in processes.flatten().filter(|entry| is_pid(&entry.file_name())) {
         let Ok(files) = fs::read_dir(process.path().join("fd")) else { continue };
         let owns = files
             .flatten()

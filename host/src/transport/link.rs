@@ -40,6 +40,8 @@ pub(super) struct LaneQueue {
     bytes: AtomicUsize,
     waker: AtomicWaker,
     connected: AtomicBool,
+    /// Counts connections: the stream of an earlier one, not yet dropped, must not take frames any more.
+    connection: AtomicU64,
     dropped: AtomicU64,
     last_error: Mutex<Option<String>>,
 }
@@ -52,6 +54,7 @@ impl LaneQueue {
             bytes: AtomicUsize::new(0),
             waker: AtomicWaker::new(),
             connected: AtomicBool::new(false),
+            connection: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             last_error: Mutex::new(None),
         }
@@ -100,6 +103,7 @@ impl LaneQueue {
 /// The frames of one connection: hello first, the rest once the peer accepted it.
 struct Outbound {
     queue: Arc<LaneQueue>,
+    connection: u64,
     hello: Option<Frame>,
 }
 
@@ -109,6 +113,9 @@ impl Stream for Outbound {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame>> {
         if let Some(hello) = self.hello.take() {
             return Poll::Ready(Some(hello));
+        }
+        if self.queue.connection.load(Ordering::Relaxed) != self.connection {
+            return Poll::Ready(None);
         }
         self.queue.waker.register(cx.waker());
         if !self.queue.connected.load(Ordering::Relaxed) {
@@ -306,7 +313,8 @@ async fn serve(link: &Link, lane: Lane, queue: &Arc<LaneQueue>) -> String {
 async fn converse(link: &Link, lane: Lane, queue: &Arc<LaneQueue>) -> Result<(), String> {
     let mut client = link.connect().await?;
     let hello = Frame { hello: Some(link.hello()), ..Frame::default() };
-    let outbound = Outbound { queue: Arc::clone(queue), hello: Some(hello) };
+    let connection = queue.connection.fetch_add(1, Ordering::Relaxed) + 1;
+    let outbound = Outbound { queue: Arc::clone(queue), connection, hello: Some(hello) };
     let opening = async {
         let response = match lane {
             Lane::Control => client.control(outbound).await,

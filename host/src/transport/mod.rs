@@ -133,6 +133,18 @@ pub enum PartSource {
     },
 }
 
+/// A gRPC server with the settings that peers rely on: windows of 8 MiB, frames of 1 MiB, keep-alive. Serve it on
+/// [`crate::listen::incoming`], which sets `tcp_nodelay`.
+#[must_use]
+pub fn server() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .initial_stream_window_size(link::WINDOW)
+        .initial_connection_window_size(link::WINDOW)
+        .max_frame_size(Some(1 << 20))
+        .http2_keepalive_interval(Some(link::KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(link::KEEP_ALIVE_TIMEOUT))
+}
+
 /// State of a lane, for operators and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneStatus {

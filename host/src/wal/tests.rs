@@ -1,1 +1,392 @@
+//! Conformance of the log on a real directory.
 
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Mutex;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::SystemClock;
+
+/// Long enough for any disk; only a broken log reaches it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Channel(Mutex<Sender<Event>>);
+
+#[derive(Debug)]
+enum Event {
+    Done(Vec<WalNotice>),
+    Poisoned(String),
+}
+
+impl WalNotices for Channel {
+    fn completed(&self, notices: Vec<WalNotice>) {
+        let _ = self.0.lock().unwrap().send(Event::Done(notices));
+    }
+    fn poisoned(&self, reason: &str) {
+        let _ = self.0.lock().unwrap().send(Event::Poisoned(reason.into()));
+    }
+}
+
+struct Log {
+    wal: Wal,
+    events: Receiver<Event>,
+    faults: Arc<ScriptedFaults>,
+    recovered: Recovered,
+    seen: Vec<WalNotice>,
+    batches: usize,
+}
+
+impl Log {
+    fn open(dir: &Path) -> Self {
+        let (send, events) = channel();
+        let faults = Arc::new(ScriptedFaults::default());
+        let config = WalConfig::new(dir, WalProfile::Dev);
+        let notices = Arc::new(Channel(Mutex::new(send)));
+        let (wal, recovered) =
+            Wal::open(config, Arc::clone(&faults) as Arc<dyn FaultPolicy>, Arc::new(SystemClock), notices).unwrap();
+        Self { wal, events, faults, recovered, seen: Vec::new(), batches: 0 }
+    }
+
+    fn persist(&mut self, write: PersistWrite) {
+        let (group, id) = (write.group, write.id);
+        self.wal.submit([WalRequest::Persist(write)]);
+        self.wait_for(
+            |notice| matches!(notice, WalNotice::Persisted { group: g, id: i, .. } if (*g, *i) == (group, id)),
+        );
+    }
+
+    fn next(&mut self) -> Event {
+        self.events.recv_timeout(PATIENCE).expect("the log answers")
+    }
+
+    fn wait_for(&mut self, wanted: impl Fn(&WalNotice) -> bool) {
+        while !self.seen.iter().any(&wanted) {
+            match self.next() {
+                Event::Done(notices) => {
+                    self.batches += 1;
+                    self.seen.extend(notices);
+                }
+                Event::Poisoned(reason) => panic!("poisoned: {reason}"),
+            }
+        }
+    }
+
+    fn group(&self, group: u64) -> &RecoveredGroup {
+        &self.recovered.groups[&GroupId(group)]
+    }
+}
+
+fn entry(index: u64, term: u64, data: &str) -> Entry {
+    Entry { index, term, data: data.to_owned().into(), ..Entry::default() }
+}
+
+fn entries(indexes: std::ops::Range<u64>, term: u64) -> Vec<Entry> {
+    indexes.map(|index| entry(index, term, &format!("{term}/{index}"))).collect()
+}
+
+fn write(group: u64, id: u64) -> PersistWrite {
+    PersistWrite { group: GroupId(group), id: PersistId(id), ..PersistWrite::default() }
+}
+
+fn hard_state(term: u64, commit: u64) -> HardState {
+    HardState { term, commit, vote: 2, ..HardState::default() }
+}
+
+/// A new group whose log starts after index 5.
+fn first(group: u64) -> PersistWrite {
+    let restored = Restored {
+        hard_state: hard_state(5, 5),
+        conf_state: ConfState { voters: vec![1, 2, 3], ..ConfState::default() },
+        compacted: (LogIndex(5), Term(5)),
+        ..Restored::default()
+    };
+    PersistWrite::first(GroupId(group), PersistId(1), &restored)
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn log_path(dir: &TempDir) -> std::path::PathBuf {
+    dir.path().join("wal")
+}
+
+#[test]
+fn what_was_acknowledged_is_recovered() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    assert!(log.recovered.groups.is_empty());
+    for group in [2, 3] {
+        log.persist(first(group));
+        log.persist(PersistWrite {
+            entries: entries(6..9, 6),
+            hard_state: Some(hard_state(6, 7)),
+            puts: vec![("checkpoint", Bytes::from_static(b"\x00state"))],
+            ..write(group, 2)
+        });
+    }
+    log.wal.close();
+    let log = Log::open(&log_path(&dir));
+    assert_eq!(log.recovered.groups.len(), 2);
+    assert_eq!(log.recovered.tail_cut, None);
+    assert!(log.recovered.files_flushed > 0);
+    let group = log.group(3).clone();
+    assert_eq!(group.kv["checkpoint"], Bytes::from_static(b"\x00state"));
+    assert_eq!(group.last_index(), LogIndex(8));
+    let restored = group.restored(LogIndex(6));
+    assert_eq!(restored.entries, entries(6..9, 6));
+    assert_eq!(restored.hard_state, hard_state(6, 7));
+    assert_eq!(restored.conf_state.voters, [1, 2, 3]);
+    assert_eq!((restored.compacted, restored.applied), ((LogIndex(5), Term(5)), LogIndex(6)));
+}
+
+#[test]
+fn an_overlapping_append_replaces_the_suffix() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..11, 6), ..write(2, 2) });
+    log.persist(PersistWrite { entries: entries(8..10, 7), ..write(2, 3) });
+    drop(log);
+    let log = Log::open(&log_path(&dir));
+    let expected: Vec<_> = entries(6..8, 6).into_iter().chain(entries(8..10, 7)).collect();
+    assert_eq!(log.group(2).entries, expected);
+}
+
+#[test]
+fn compaction_keeps_the_term_of_its_position() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
+    log.persist(PersistWrite { entries: entries(9..12, 8), ..write(2, 3) });
+    log.persist(PersistWrite { compact_through: Some(LogIndex(9)), ..write(2, 4) });
+    // Everything, appended in the same write.
+    log.persist(first(3));
+    let all = PersistWrite { entries: entries(6..8, 7), compact_through: Some(LogIndex(7)), ..write(3, 2) };
+    log.persist(all);
+    drop(log);
+    let mut log = Log::open(&log_path(&dir));
+    assert_eq!(log.group(2).compacted, (LogIndex(9), Term(8)));
+    assert_eq!(log.group(2).entries, entries(10..12, 8));
+    assert_eq!(log.group(3).compacted, (LogIndex(7), Term(7)));
+    assert!(log.group(3).entries.is_empty());
+    log.persist(PersistWrite { entries: entries(8..9, 9), ..write(3, 3) });
+    drop(log);
+    assert_eq!(Log::open(&log_path(&dir)).group(3).entries, entries(8..9, 9));
+}
+
+#[test]
+fn a_cleared_log_takes_entries_after_a_gap_and_keeps_its_pairs() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    let pairs = vec![("checkpoint", Bytes::from_static(b"old")), ("other", Bytes::from_static(b"kept"))];
+    log.persist(PersistWrite { entries: entries(6..9, 6), puts: pairs, ..write(2, 2) });
+    let snapshot = PersistWrite {
+        clear: true,
+        entries: entries(21..23, 9),
+        hard_state: Some(hard_state(9, 20)),
+        puts: vec![
+            (
+                quorate_consensus::effect::keys::COMPACTED,
+                quorate_consensus::effect::keys::position(LogIndex(20), Term(9)),
+            ),
+            ("checkpoint", Bytes::from_static(b"new")),
+        ],
+        ..write(2, 3)
+    };
+    // In one flush with an append that it clears.
+    let before = PersistWrite { entries: entries(9..12, 6), ..write(2, 4) };
+    log.wal.submit([WalRequest::Persist(before), WalRequest::Persist(snapshot)]);
+    log.wait_for(|notice| matches!(notice, WalNotice::Persisted { id: PersistId(3), .. }));
+    drop(log);
+    let log = Log::open(&log_path(&dir));
+    let group = log.group(2);
+    assert_eq!(group.entries, entries(21..23, 9));
+    assert_eq!(group.compacted, (LogIndex(20), Term(9)));
+    assert_eq!(group.kv["checkpoint"], Bytes::from_static(b"new"));
+    assert_eq!(group.kv["other"], Bytes::from_static(b"kept"));
+    assert_eq!(group.conf_state.as_ref().unwrap().voters, [1, 2, 3]);
+}
+
+#[test]
+fn writes_that_wait_share_one_flush_and_one_notice() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    let (flushes, batches) = (log.faults.flushes(), log.batches);
+    log.faults.stall();
+    log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(6..7, 6), ..write(2, 2) })]);
+    while log.faults.flushes() == flushes {
+        std::thread::yield_now();
+    }
+    assert!(log.wal.flush_age().is_some());
+    for id in 0..50 {
+        let one = PersistWrite { entries: entries(7 + id..8 + id, 6), ..write(2, 3 + id) };
+        log.wal.submit([WalRequest::Persist(one)]);
+    }
+    log.wal.submit([WalRequest::Token { seq: 7 }]);
+    assert!(log.wal.queued_bytes() > 0);
+    log.faults.resume();
+    log.wait_for(|notice| matches!(notice, WalNotice::Token { seq: 7, age } if !age.is_zero()));
+    assert_eq!(log.faults.flushes() - flushes, 2, "one for the first, one for all that waited");
+    assert_eq!(log.batches - batches, 2);
+    assert_eq!(log.wal.queued_bytes(), 0);
+    assert_eq!(log.wal.flush_age(), None);
+    let persisted = log.seen.iter().filter(|notice| matches!(notice, WalNotice::Persisted { .. })).count();
+    assert_eq!(persisted, 52);
+}
+
+#[test]
+fn a_token_alone_needs_no_flush_and_a_canary_does_one() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    let flushes = log.faults.flushes();
+    log.wal.submit([WalRequest::Token { seq: 1 }]);
+    log.wait_for(|notice| matches!(notice, WalNotice::Token { seq: 1, age: Duration::ZERO }));
+    assert_eq!(log.faults.flushes(), flushes);
+    log.wal.submit([WalRequest::Canary]);
+    log.wait_for(|notice| matches!(notice, WalNotice::Canary { .. }));
+    assert_eq!(log.faults.flushes(), flushes + 1);
+    assert!(log.wal.last_flush() > BootTime::ZERO);
+    drop(log);
+    assert!(Log::open(&log_path(&dir)).recovered.groups.is_empty(), "the canary is no group");
+}
+
+fn poisoned_after(inject: impl Fn(&ScriptedFaults), expected: &str) {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    inject(&log.faults);
+    let begun = log.faults.flushes();
+    for id in 2..5 {
+        log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(4 + id..5 + id, 6), ..write(2, id) })]);
+    }
+    log.wal.submit([WalRequest::Token { seq: 1 }]);
+    match log.next() {
+        Event::Poisoned(reason) => assert!(reason.contains(expected), "{reason}"),
+        Event::Done(notices) => panic!("acknowledged after an error: {notices:?}"),
+    }
+    assert!(log.wal.is_poisoned());
+    let tried = log.faults.flushes() - begun;
+    assert!(tried <= 1, "a failed flush is never retried, tried {tried}");
+    // Closing neither hangs nor acknowledges.
+    log.wal.close();
+    assert!(log.events.try_recv().is_err());
+}
+
+#[test]
+fn a_flush_error_never_acknowledges_and_is_never_retried() {
+    poisoned_after(ScriptedFaults::fail_flushes, "injected flush error");
+}
+
+#[test]
+fn an_append_error_never_acknowledges() {
+    poisoned_after(ScriptedFaults::fail_writes, "injected write error");
+}
+
+#[test]
+fn entries_are_fetched_within_bounds_and_none_below_the_first() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..30, 6), ..write(2, 2) });
+    log.persist(PersistWrite { compact_through: Some(LogIndex(9)), ..write(2, 3) });
+    let mut fetch = |from: u64, to: u64, max_bytes: u64| {
+        log.seen.clear();
+        log.wal.submit([WalRequest::Fetch { group: GroupId(2), from: LogIndex(from), to: LogIndex(to), max_bytes }]);
+        log.wait_for(|notice| matches!(notice, WalNotice::Fetched { .. }));
+        match log.seen.pop() {
+            Some(WalNotice::Fetched { entries, .. }) => entries,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(fetch(10, 30, u64::MAX), Some(entries(10..30, 6)));
+    assert_eq!(fetch(12, 30, 1), Some(entries(12..13, 6)));
+    assert_eq!(fetch(9, 30, u64::MAX), None);
+    assert_eq!(fetch(25, 40, u64::MAX), None);
+}
+
+#[test]
+fn a_torn_last_record_is_cut_and_reported() {
+    let dir = dir();
+    let path = log_path(&dir);
+    let mut log = Log::open(&path);
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
+    drop(log);
+    let mut files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|ext| ext == "raftlog"));
+    let mut last = std::fs::OpenOptions::new().append(true).open(&files[0]).unwrap();
+    last.write_all(&[0xab; 100]).unwrap();
+    last.write_all(&[0; 5_000]).unwrap();
+    let log = Log::open(&path);
+    let cut = log.recovered.tail_cut.clone().unwrap();
+    assert_eq!((cut.dropped, &cut.file), (100, &files[0]));
+    assert_eq!(log.group(2).entries, entries(6..9, 6));
+}
+
+#[test]
+fn a_second_log_on_the_same_directory_is_refused() {
+    let dir = dir();
+    let _log = Log::open(&log_path(&dir));
+    let notices = Arc::new(Channel(Mutex::new(channel().0)));
+    let config = WalConfig::new(log_path(&dir), WalProfile::Dev);
+    let error = Wal::open(config, Arc::new(NoFaults), Arc::new(SystemClock), notices).unwrap_err();
+    assert!(error.to_string().contains("another instance"), "{error}");
+}
+
+const CHILD_DIR: &str = "WAL_TEST_CHILD_DIR";
+
+/// Not a test by itself: the process that the next test kills. Prints each index once it is acknowledged.
+#[test]
+fn child_that_is_killed_while_writing() {
+    let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
+    let mut log = Log::open(Path::new(&dir));
+    let next = log.recovered.groups.get(&GroupId(2)).map_or(6, |group| group.last_index().get() + 1);
+    if next == 6 {
+        log.persist(first(2));
+    }
+    for index in next.. {
+        let data = "x".repeat(usize::try_from(index * 37 % 3_000).unwrap());
+        log.persist(PersistWrite { entries: vec![entry(index, 6, &data)], ..write(2, index) });
+        println!("acknowledged {index}");
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_kill_9() {
+    let dir = dir();
+    let mut acknowledged = 5;
+    for round in 1..=3 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["wal::tests::child_that_is_killed_while_writing", "--exact", "--nocapture"])
+            .env(CHILD_DIR, log_path(&dir))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        for line in lines {
+            let line = line.unwrap();
+            if let Some(index) = line.strip_prefix("acknowledged ") {
+                acknowledged = index.parse().unwrap();
+                if acknowledged >= round * 40 {
+                    break;
+                }
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(acknowledged >= round * 40, "the child stopped at {acknowledged}");
+        let log = Log::open(&log_path(&dir));
+        let last = log.group(2).last_index().get();
+        assert!(last >= acknowledged, "index {acknowledged} was acknowledged, the log ends at {last}");
+        assert_eq!(log.recovered.tail_cut, None, "preallocated zeros are no cut");
+    }
+}
