@@ -8,50 +8,6 @@ use raft::eraftpb::{ConfState, Entry, HardState};
 
 use crate::envelope::{Envelope, Lane};
 
-/// Well-known keys of [`PersistWrite::puts`] and the form of their values. Whoever keeps a log (the WAL, the
-/// simulator's disk) reads them back to build [`Restored`].
-pub mod keys {
-    use bytes::Bytes;
-    use protobuf::Message;
-    use quorate_proto::ids::{LogIndex, Term};
-    use raft::eraftpb::ConfState;
-
-    /// Membership as of the applied index: `ConfState`, protobuf ([`conf_state`]).
-    pub const CONF_STATE: &str = "conf_state";
-    /// Position that the log starts after ([`position`]). The WAL stores it by itself with a compaction that does
-    /// not bring it; with [`super::PersistWrite::clear`] and for a new group the writer of the effect must.
-    pub const COMPACTED: &str = "compacted";
-
-    /// Value of a position: index and term, 8 bytes each, big endian.
-    #[must_use]
-    pub fn position(index: LogIndex, term: Term) -> Bytes {
-        let mut value = [0; 16];
-        value[..8].copy_from_slice(&index.get().to_be_bytes());
-        value[8..].copy_from_slice(&term.get().to_be_bytes());
-        Bytes::copy_from_slice(&value)
-    }
-
-    /// Reads [`position`] back; `None` if it is no position.
-    #[must_use]
-    pub fn parse_position(value: &[u8]) -> Option<(LogIndex, Term)> {
-        let (index, term) = value.split_at_checked(8)?;
-        let number = |bytes: &[u8]| bytes.try_into().ok().map(u64::from_be_bytes);
-        Some((LogIndex(number(index)?), Term(number(term)?)))
-    }
-
-    /// Value of a membership.
-    #[must_use]
-    pub fn conf_state(state: &ConfState) -> Bytes {
-        Bytes::from(state.write_to_bytes().expect("a message without required fields is always complete"))
-    }
-
-    /// Reads [`conf_state`] back; `None` if it is none.
-    #[must_use]
-    pub fn parse_conf_state(value: &[u8]) -> Option<ConfState> {
-        ConfState::parse_from_bytes(value).ok()
-    }
-}
-
 /// One durable write of one group. The WAL executes the writes of a group in order, merges writes of many
 /// groups into one flush, and reports `Persisted{group, id}` only after that flush returned without error (W1).
 ///
@@ -75,22 +31,6 @@ pub struct PersistWrite {
 }
 
 impl PersistWrite {
-    /// The first write of a new group: makes `restored` (of a bootstrap) durable before its replica takes part.
-    #[must_use]
-    pub fn first(group: GroupId, id: PersistId, restored: &Restored) -> Self {
-        Self {
-            group,
-            id,
-            entries: restored.entries.clone(),
-            hard_state: Some(restored.hard_state.clone()),
-            puts: vec![
-                (keys::COMPACTED, keys::position(restored.compacted.0, restored.compacted.1)),
-                (keys::CONF_STATE, keys::conf_state(&restored.conf_state)),
-            ],
-            ..Self::default()
-        }
-    }
-
     /// Nothing to write: such a write needs no flush.
     #[must_use]
     pub fn is_empty(&self) -> bool {

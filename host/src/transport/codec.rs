@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use protobuf::Message as _;
 use quorate_consensus::envelope::Envelope;
-use quorate_proto::control::{Ended, LastHeard, Permit, PermitKind};
-use quorate_proto::ids::{ConfigVersion, GroupId, Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
+use quorate_proto::control::{Ended, Permit};
+use quorate_proto::convert::ConvertError;
+use quorate_proto::ids::{GroupId, Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
 use quorate_proto::internal;
 use quorate_proto::time::BootTime;
 use raft::eraftpb::Message;
@@ -23,6 +24,9 @@ pub enum CodecError {
     /// The Raft message can't be parsed.
     #[error("raft message: {0}")]
     Parse(#[from] protobuf::ProtobufError),
+    /// A permit or a fact in it is malformed.
+    #[error("envelope: {0}")]
+    Control(#[from] ConvertError),
     /// A field is missing or contradicts another one.
     #[error("envelope: {0}")]
     Field(&'static str),
@@ -41,8 +45,8 @@ pub fn encode(envelope: &Envelope) -> internal::Envelope {
         stamp: envelope.stamp.unwrap_or_default().0,
         echo: envelope.echo.unwrap_or_default().0,
         won_epoch: envelope.won_epoch.get(),
-        permit: envelope.permit.as_ref().map(permit_out),
-        ended: envelope.ended.iter().copied().map(ended_out).collect(),
+        permit: envelope.permit.clone().map(Into::into),
+        ended: envelope.ended.iter().copied().map(Into::into).collect(),
         // At least 1: zero stands for "no veto".
         veto_wait_us: envelope.veto_wait.map_or(0, |wait| micros(wait).max(1)),
         message: Bytes::from(message),
@@ -71,82 +75,14 @@ pub fn decode(wire: internal::Envelope) -> Result<Envelope, CodecError> {
         stamp: stamp(wire.stamp),
         echo: stamp(wire.echo),
         won_epoch: PermitEpoch(wire.won_epoch),
-        permit: wire.permit.map(permit_in).transpose()?,
-        ended: wire.ended.into_iter().map(ended_in).collect::<Result<_, _>>()?,
+        permit: wire.permit.map(Permit::try_from).transpose()?,
+        ended: wire.ended.into_iter().map(Ended::try_from).collect::<Result<_, _>>()?,
         veto_wait: (wire.veto_wait_us != 0).then(|| Duration::from_micros(wire.veto_wait_us)),
         last: (last != (Term::ZERO, LogIndex::ZERO)).then_some(last),
         message,
     })
 }
 
-/// A last-heard table to the wire.
-pub(super) fn heard_out(heard: &LastHeard) -> internal::LastHeard {
-    heard.clone().into()
-}
-
-/// A last-heard table from the wire; `None` if it means nothing.
-pub(super) fn heard_in(wire: internal::LastHeard) -> Option<LastHeard> {
-    LastHeard::try_from(wire).ok()
-}
-
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn ended_out(ended: Ended) -> internal::Ended {
-    use internal::ended::Fact;
-    let fact = match ended {
-        Ended::Released { replica, term } => {
-            Fact::Released(internal::Released { replica: replica.get(), term: term.get() })
-        }
-        Ended::Dead { replica, incarnation } => {
-            Fact::Dead(internal::Dead { replica: replica.get(), incarnation: incarnation.get() })
-        }
-    };
-    internal::Ended { fact: Some(fact) }
-}
-
-fn ended_in(wire: internal::Ended) -> Result<Ended, CodecError> {
-    use internal::ended::Fact;
-    Ok(match wire.fact.ok_or(CodecError::Field("an ended leader without fact"))? {
-        Fact::Released(fact) => Ended::Released { replica: ReplicaId(fact.replica), term: Term(fact.term) },
-        Fact::Dead(fact) => {
-            Ended::Dead { replica: ReplicaId(fact.replica), incarnation: Incarnation(fact.incarnation) }
-        }
-    })
-}
-
-fn permit_out(permit: &Permit) -> internal::Permit {
-    internal::Permit {
-        group_id: permit.group.get(),
-        epoch: permit.epoch.get(),
-        candidate: permit.candidate.get(),
-        candidate_incarnation: permit.candidate_incarnation.get(),
-        config_version: permit.config_version.get(),
-        basis: permit.basis.iter().copied().map(ended_out).collect(),
-        clear: permit.clear,
-        kind: match permit.kind {
-            PermitKind::Normal => 0,
-            PermitKind::FullAttendance => 1,
-            PermitKind::BreakGlass => 2,
-        },
-    }
-}
-
-fn permit_in(wire: internal::Permit) -> Result<Permit, CodecError> {
-    Ok(Permit {
-        group: GroupId(wire.group_id),
-        epoch: PermitEpoch(wire.epoch),
-        candidate: ReplicaId(wire.candidate),
-        candidate_incarnation: Incarnation(wire.candidate_incarnation),
-        config_version: ConfigVersion(wire.config_version),
-        basis: wire.basis.into_iter().map(ended_in).collect::<Result<_, _>>()?,
-        clear: wire.clear,
-        kind: match wire.kind {
-            0 => PermitKind::Normal,
-            1 => PermitKind::FullAttendance,
-            2 => PermitKind::BreakGlass,
-            _ => return Err(CodecError::Field("unknown kind of permit")),
-        },
-    })
 }

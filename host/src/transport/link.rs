@@ -11,16 +11,17 @@ use futures::task::AtomicWaker;
 use prost::Message as _;
 use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_proto::control::LastHeard;
+use quorate_proto::convert::PROTOCOL_VERSION;
 use quorate_proto::ids::NodeId;
 use quorate_proto::internal::peer_client::PeerClient;
-use quorate_proto::internal::{Frame, PeerHello};
+use quorate_proto::internal::{self, Frame, PeerHello};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_stream::Stream;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{codec, snapshot, LaneStatus, PeerSink, SnapshotPart, TransportConfig};
-use super::{FRAME_BYTES, MESSAGE_LIMIT, PROTOCOL_VERSION};
+use super::{FRAME_BYTES, MESSAGE_LIMIT};
 
 /// The peer's answer to our hello must come within this.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -253,7 +254,7 @@ impl Peer {
     }
 
     pub(super) fn gossip(&mut self, heard: &LastHeard) {
-        let heard = codec::heard_out(heard);
+        let heard = internal::LastHeard::from(heard.clone());
         self.control.pending_bytes += heard.encoded_len() + 8;
         self.control.pending.last_heard = Some(heard);
     }

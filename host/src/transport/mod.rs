@@ -36,8 +36,6 @@ pub use codec::{decode, encode, CodecError};
 pub use service::{peer_server, PeerService};
 pub use snapshot::{InMemorySnapshots, SnapshotStaging, StagedSnapshot};
 
-/// Version of the peer protocol; another one is refused readably.
-pub const PROTOCOL_VERSION: u32 = 1;
 /// Largest message of the peer service. A frame holds whole envelopes up to [`FRAME_BYTES`], one at least.
 pub const MESSAGE_LIMIT: usize = 8 << 20;
 /// Envelopes are gathered into a frame up to this size.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use quorate_consensus::envelope::{Envelope, Lane};
+use quorate_proto::convert::{ConvertError, PROTOCOL_VERSION};
 use quorate_proto::ids::{ClusterId, Incarnation, NodeId};
 use quorate_proto::internal::peer_server::{Peer, PeerServer};
 use quorate_proto::internal::{Frame, FrameAck, PeerHello, SnapshotChunk, SnapshotDone};
@@ -14,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{codec, snapshot, PeerSink, SnapshotStaging, TransportConfig, MESSAGE_LIMIT, PROTOCOL_VERSION};
+use super::{codec, snapshot, PeerSink, SnapshotStaging, TransportConfig, MESSAGE_LIMIT};
 
 /// Pause before the sink is asked again whether it has room.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
@@ -131,7 +132,9 @@ impl Inner {
             while !self.sink.has_room() {
                 tokio::time::sleep(ROOM_PAUSE).await;
             }
-            if let Some(heard) = frame.last_heard.take().and_then(codec::heard_in) {
+            if let Some(heard) = frame.last_heard.take() {
+                let heard =
+                    heard.try_into().map_err(|error: ConvertError| Status::invalid_argument(error.to_string()))?;
                 self.sink.last_heard(peer, heard);
             }
             let envelopes = self.envelopes(frame, incarnation)?;

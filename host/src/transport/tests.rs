@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use protobuf::Message as _;
-use quorate_proto::control::{Ended, Permit, PermitKind};
+use quorate_proto::control::{Ended, ObserverInfo, Permit, PermitKind};
 use quorate_proto::ids::{ConfigVersion, LogIndex, PermitEpoch, Term};
 use quorate_proto::internal::{Frame, FrameAck, SnapshotChunk};
 use quorate_proto::time::{BootTime, LogTime};
@@ -235,7 +235,7 @@ fn contradictory_or_malformed_envelopes_are_refused() {
     assert!(matches!(decode(groups), Err(CodecError::Scan(_))));
     let mut permit = encode(&full_envelope());
     permit.permit.as_mut().unwrap().kind = 99;
-    assert!(matches!(decode(permit), Err(CodecError::Field(_))));
+    assert!(matches!(decode(permit), Err(CodecError::Control(_))));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn frames_arrive_in_order_one_per_lane_and_turn() {
             a.transport.send(NodeId(77), Lane::Control, Box::new(envelope(index)));
         }
         let heard = LastHeard {
-            observer: NodeId(1),
+            observer: ObserverInfo { node: NodeId(1), name: "o1".into(), ..ObserverInfo::default() },
             wall: LogTime(-5),
             nodes: vec![(NodeId(4), Incarnation(5), Duration::from_millis(6))],
         };

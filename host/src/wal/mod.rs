@@ -35,9 +35,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_consensus::effect::{PersistWrite, Restored};
-use quorate_proto::ids::{GroupId, LogIndex, PersistId, Term};
+use quorate_consensus::replica::{restored, Quarantine, META_KEY};
+use quorate_proto::ids::{GroupId, LogIndex, PersistId};
 use quorate_proto::time::BootTime;
-use raft::eraftpb::{ConfState, Entry, HardState};
+use raft::eraftpb::{Entry, HardState};
 
 use crate::clock::Clock;
 pub use exit::{exit_on_poison, install_abort_hook, EXIT_DISK, EXIT_GRACE};
@@ -159,36 +160,36 @@ pub trait WalNotices: Send + Sync + 'static {
 /// What the log held of one group.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredGroup {
-    /// Term, vote, commit.
-    pub hard_state: HardState,
-    /// Membership, if one was stored ([`quorate_consensus::effect::keys::CONF_STATE`]).
-    pub conf_state: Option<ConfState>,
-    /// Position that the log starts after.
-    pub compacted: (LogIndex, Term),
-    /// Entries after it, contiguous.
+    /// Term, vote, commit, if they were ever written.
+    pub hard_state: Option<HardState>,
+    /// Entries, contiguous. The first ones may be compacted already: compaction is lazy.
     pub entries: Vec<Entry>,
-    /// All key–value pairs, these well-known ones included.
+    /// Key–value pairs, the replica's own [`META_KEY`] included.
     pub kv: BTreeMap<String, Bytes>,
 }
 
 impl RecoveredGroup {
-    /// Last index in the log (the compacted one if there are no entries).
-    #[must_use]
-    pub fn last_index(&self) -> LogIndex {
-        self.entries.last().map_or(self.compacted.0, |entry| LogIndex(entry.index))
-    }
-
-    /// What the replica of this group starts from. `applied`: index of the machine's checkpoint; it must lie
-    /// within the log or at its start.
-    #[must_use]
-    pub fn restored(self, applied: LogIndex) -> Restored {
-        Restored {
-            hard_state: self.hard_state,
-            conf_state: self.conf_state.unwrap_or_default(),
-            compacted: self.compacted,
-            entries: self.entries,
-            applied: applied.max(self.compacted.0),
+    /// What the replica of this group starts from; `None` if it never wrote, so that it starts from its bootstrap.
+    ///
+    /// # Errors
+    /// [`Quarantine`] if the parts do not fit together.
+    pub fn restored(self) -> Result<Option<Restored>, Quarantine> {
+        let Some(meta) = self.kv.get(META_KEY) else {
+            let found = self.hard_state.is_some() || !self.entries.is_empty();
+            let lost = || Quarantine { reason: format!("a log without its `{META_KEY}` record") };
+            return if found { Err(lost()) } else { Ok(None) };
+        };
+        let restored = restored(meta, self.hard_state, self.entries)?;
+        let mut expected = restored.compacted.0.next();
+        for entry in &restored.entries {
+            if entry.index != expected.get() {
+                let reason =
+                    format!("the log goes on with entry {} where {} was expected", entry.index, expected.get());
+                return Err(Quarantine { reason });
+            }
+            expected = expected.next();
         }
+        Ok(Some(restored))
     }
 }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use protobuf::Message;
-use quorate_consensus::effect::keys;
-use quorate_proto::ids::{GroupId, LogIndex, Term};
+use quorate_proto::ids::GroupId;
 use raft::eraftpb::{Entry, HardState};
 use raft_engine::{Engine, Error, MessageExt};
 
@@ -50,35 +49,13 @@ fn group(engine: &Engine<Files>, id: u64) -> Result<RecoveredGroup, String> {
             true
         })
         .map_err(|error| error.to_string())?;
-    if let Some(value) = group.kv.get(HARD_STATE) {
-        group.hard_state = HardState::parse_from_bytes(value).map_err(|error| format!("hard state: {error}"))?;
+    if let Some(value) = group.kv.remove(HARD_STATE) {
+        group.hard_state = Some(HardState::parse_from_bytes(&value).map_err(|error| format!("hard state: {error}"))?);
     }
-    if let Some(value) = group.kv.get(keys::CONF_STATE) {
-        group.conf_state = Some(keys::parse_conf_state(value).ok_or("membership can't be read")?);
+    if let (Some(first), Some(last)) = (engine.first_index(id), engine.last_index(id)) {
+        group.entries = fetch(engine, id, first, last + 1, None).map_err(|error| error.to_string())?;
     }
-    if let Some(value) = group.kv.get(keys::COMPACTED) {
-        group.compacted = keys::parse_position(value).ok_or("compacted position can't be read")?;
-    }
-    // Purging may bring entries back that were compacted before a crash: only those after the position count.
-    let first = engine.first_index(id).map(|first| first.max(group.compacted.0.get() + 1));
-    if let (Some(first), Some(last)) = (first, engine.last_index(id)) {
-        if first <= last {
-            group.entries = fetch(engine, id, first, last + 1, None).map_err(|error| error.to_string())?;
-        }
-    }
-    check_contiguous(&group)?;
     Ok(group)
-}
-
-fn check_contiguous(group: &RecoveredGroup) -> Result<(), String> {
-    let mut expected = group.compacted.0.next();
-    for entry in &group.entries {
-        if entry.index != expected.get() {
-            return Err(format!("entry {} found where {} was expected", entry.index, expected.get()));
-        }
-        expected = expected.next();
-    }
-    Ok(())
 }
 
 /// Entries `from..to`, at most `max_bytes` but one at least.
@@ -99,9 +76,4 @@ pub(super) fn fetch(
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Term of an entry that is in the log.
-pub(super) fn term_at(engine: &Engine<Files>, group: u64, index: LogIndex) -> Option<Term> {
-    engine.get_entry::<RaftEntry>(group, index.get()).ok().flatten().map(|entry| Term(entry.term))
 }

@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Mutex;
 
+use quorate_consensus::replica::encode_meta;
+use quorate_proto::ids::Term;
+use raft::eraftpb::ConfState;
 use tempfile::TempDir;
 
 use super::*;
@@ -96,15 +99,15 @@ fn hard_state(term: u64, commit: u64) -> HardState {
     HardState { term, commit, vote: 2, ..HardState::default() }
 }
 
+/// The pair that a replica keeps: log after `start`, machine at the same place, three voters.
+fn meta(start: u64, term: u64) -> (&'static str, Bytes) {
+    let conf_state = ConfState { voters: vec![1, 2, 3], ..ConfState::default() };
+    (META_KEY, encode_meta((LogIndex(start), Term(term)), LogIndex(start), &conf_state))
+}
+
 /// A new group whose log starts after index 5.
 fn first(group: u64) -> PersistWrite {
-    let restored = Restored {
-        hard_state: hard_state(5, 5),
-        conf_state: ConfState { voters: vec![1, 2, 3], ..ConfState::default() },
-        compacted: (LogIndex(5), Term(5)),
-        ..Restored::default()
-    };
-    PersistWrite::first(GroupId(group), PersistId(1), &restored)
+    PersistWrite { hard_state: Some(hard_state(5, 5)), puts: vec![meta(5, 5)], ..write(group, 1) }
 }
 
 fn dir() -> TempDir {
@@ -136,12 +139,11 @@ fn what_was_acknowledged_is_recovered() {
     assert!(log.recovered.files_flushed > 0);
     let group = log.group(3).clone();
     assert_eq!(group.kv["checkpoint"], Bytes::from_static(b"\x00state"));
-    assert_eq!(group.last_index(), LogIndex(8));
-    let restored = group.restored(LogIndex(6));
+    let restored = group.restored().unwrap().unwrap();
     assert_eq!(restored.entries, entries(6..9, 6));
     assert_eq!(restored.hard_state, hard_state(6, 7));
     assert_eq!(restored.conf_state.voters, [1, 2, 3]);
-    assert_eq!((restored.compacted, restored.applied), ((LogIndex(5), Term(5)), LogIndex(6)));
+    assert_eq!((restored.compacted, restored.applied), ((LogIndex(5), Term(5)), LogIndex(5)));
 }
 
 #[test]
@@ -158,26 +160,47 @@ fn an_overlapping_append_replaces_the_suffix() {
 }
 
 #[test]
-fn compaction_keeps_the_term_of_its_position() {
+fn compacted_entries_are_gone_for_good() {
     let dir = dir();
     let mut log = Log::open(&log_path(&dir));
     log.persist(first(2));
     log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
     log.persist(PersistWrite { entries: entries(9..12, 8), ..write(2, 3) });
-    log.persist(PersistWrite { compact_through: Some(LogIndex(9)), ..write(2, 4) });
+    let compaction = PersistWrite { compact_through: Some(LogIndex(9)), puts: vec![meta(9, 8)], ..write(2, 4) };
+    log.persist(compaction);
     // Everything, appended in the same write.
     log.persist(first(3));
-    let all = PersistWrite { entries: entries(6..8, 7), compact_through: Some(LogIndex(7)), ..write(3, 2) };
+    let all = PersistWrite {
+        entries: entries(6..8, 7),
+        compact_through: Some(LogIndex(7)),
+        puts: vec![meta(7, 7)],
+        ..write(3, 2)
+    };
     log.persist(all);
     drop(log);
     let mut log = Log::open(&log_path(&dir));
-    assert_eq!(log.group(2).compacted, (LogIndex(9), Term(8)));
-    assert_eq!(log.group(2).entries, entries(10..12, 8));
-    assert_eq!(log.group(3).compacted, (LogIndex(7), Term(7)));
+    let restored = log.group(2).clone().restored().unwrap().unwrap();
+    assert_eq!(restored.compacted, (LogIndex(9), Term(8)));
+    assert_eq!(restored.entries, entries(10..12, 8));
+    assert_eq!(log.group(2).entries, restored.entries, "nothing older is read");
     assert!(log.group(3).entries.is_empty());
     log.persist(PersistWrite { entries: entries(8..9, 9), ..write(3, 3) });
     drop(log);
     assert_eq!(Log::open(&log_path(&dir)).group(3).entries, entries(8..9, 9));
+}
+
+#[test]
+fn a_log_that_does_not_fit_together_is_quarantined_and_an_empty_one_bootstraps() {
+    assert_eq!(RecoveredGroup::default().restored().unwrap().map(|r| r.applied), None);
+    let mut assigned = RecoveredGroup::default();
+    assigned.kv.insert("assignment".into(), Bytes::new());
+    assert!(assigned.restored().unwrap().is_none());
+    let no_meta = RecoveredGroup { entries: entries(6..9, 6), ..RecoveredGroup::default() };
+    assert!(no_meta.restored().unwrap_err().reason.contains("without its `raft` record"));
+    let (key, value) = meta(5, 5);
+    let mut gap = RecoveredGroup { entries: entries(7..9, 6), ..RecoveredGroup::default() };
+    gap.kv.insert(key.into(), value);
+    assert!(gap.restored().unwrap_err().reason.contains("entry 7 where 6 was expected"));
 }
 
 #[test]
@@ -191,13 +214,7 @@ fn a_cleared_log_takes_entries_after_a_gap_and_keeps_its_pairs() {
         clear: true,
         entries: entries(21..23, 9),
         hard_state: Some(hard_state(9, 20)),
-        puts: vec![
-            (
-                quorate_consensus::effect::keys::COMPACTED,
-                quorate_consensus::effect::keys::position(LogIndex(20), Term(9)),
-            ),
-            ("checkpoint", Bytes::from_static(b"new")),
-        ],
+        puts: vec![meta(20, 9), ("checkpoint", Bytes::from_static(b"new"))],
         ..write(2, 3)
     };
     // In one flush with an append that it clears.
@@ -208,10 +225,11 @@ fn a_cleared_log_takes_entries_after_a_gap_and_keeps_its_pairs() {
     let log = Log::open(&log_path(&dir));
     let group = log.group(2);
     assert_eq!(group.entries, entries(21..23, 9));
-    assert_eq!(group.compacted, (LogIndex(20), Term(9)));
     assert_eq!(group.kv["checkpoint"], Bytes::from_static(b"new"));
     assert_eq!(group.kv["other"], Bytes::from_static(b"kept"));
-    assert_eq!(group.conf_state.as_ref().unwrap().voters, [1, 2, 3]);
+    let restored = group.clone().restored().unwrap().unwrap();
+    assert_eq!((restored.compacted, restored.hard_state), ((LogIndex(20), Term(9)), hard_state(9, 20)));
+    assert_eq!(restored.conf_state.voters, [1, 2, 3]);
 }
 
 #[test]
@@ -341,6 +359,10 @@ fn a_second_log_on_the_same_directory_is_refused() {
     assert!(error.to_string().contains("another instance"), "{error}");
 }
 
+fn last_index(group: &RecoveredGroup) -> u64 {
+    group.entries.last().map_or(5, |entry| entry.index)
+}
+
 const CHILD_DIR: &str = "WAL_TEST_CHILD_DIR";
 
 /// Not a test by itself: the process that the next test kills. Prints each index once it is acknowledged.
@@ -348,7 +370,7 @@ const CHILD_DIR: &str = "WAL_TEST_CHILD_DIR";
 fn child_that_is_killed_while_writing() {
     let Some(dir) = std::env::var_os(CHILD_DIR) else { return };
     let mut log = Log::open(Path::new(&dir));
-    let next = log.recovered.groups.get(&GroupId(2)).map_or(6, |group| group.last_index().get() + 1);
+    let next = log.recovered.groups.get(&GroupId(2)).map_or(6, |group| last_index(group) + 1);
     if next == 6 {
         log.persist(first(2));
     }
@@ -385,7 +407,7 @@ fn what_was_acknowledged_survives_kill_9() {
         child.wait().unwrap();
         assert!(acknowledged >= round * 40, "the child stopped at {acknowledged}");
         let log = Log::open(&log_path(&dir));
-        let last = log.group(2).last_index().get();
+        let last = last_index(log.group(2));
         assert!(last >= acknowledged, "index {acknowledged} was acknowledged, the log ends at {last}");
         assert_eq!(log.recovered.tail_cut, None, "preallocated zeros are no cut");
     }

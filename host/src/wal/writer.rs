@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use protobuf::Message;
-use quorate_consensus::effect::{keys, PersistWrite};
-use quorate_proto::ids::{GroupId, LogIndex, Term};
+use quorate_consensus::effect::PersistWrite;
+use quorate_proto::ids::GroupId;
 use quorate_proto::time::BootTime;
 use raft_engine::{Command, Config, Engine, Error, LogBatch, ReadableSize, RecoveryMode};
 
@@ -192,17 +192,6 @@ impl Writer {
         }
         if let Some(through) = write.compact_through {
             batch.add_command(group, Command::Compact { index: through.get() + 1 });
-            let brings_position = write.puts.iter().any(|(key, _)| *key == keys::COMPACTED);
-            if !brings_position {
-                match self.term_of(write, through) {
-                    Some(term) => {
-                        let value = keys::position(through, term).to_vec();
-                        self.put(batch, write.group, keys::COMPACTED, value);
-                    }
-                    // Compacted to there already: the stored position stands.
-                    None => tracing::debug!(group = group, %through, "compaction of nothing"),
-                }
-            }
         }
         if let Some(hard_state) = &write.hard_state {
             let value = hard_state.write_to_bytes().expect("a message without required fields is always complete");
@@ -217,11 +206,6 @@ impl Writer {
         if let Err(error) = batch.put(group.get(), key.as_bytes().to_vec(), value) {
             self.shared.poison(&format!("{group}: key `{key}` can't be stored: {error}"));
         }
-    }
-
-    fn term_of(&self, write: &PersistWrite, index: LogIndex) -> Option<Term> {
-        let own = write.entries.iter().find(|entry| entry.index == index.get()).map(|entry| Term(entry.term));
-        own.or_else(|| recover::term_at(&self.engine, write.group.get(), index))
     }
 
     /// Between writes, so that it never makes a flush wait that is already asked for.
