@@ -10,13 +10,14 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use quorate_consensus::node::stored::{decode_assignment, ASSIGNMENT};
 use quorate_consensus::node::{NodeConfig, NodeCore, NodeLimits};
+use quorate_consensus::replica::bootstrap;
 use quorate_host::clock::{Clock, SystemClock};
 use quorate_host::data_dir::{DataDir, NodeKind};
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
 use quorate_proto::control::Hello;
-use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
+use quorate_proto::ids::{GroupId, NodeId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
 
@@ -180,7 +181,10 @@ fn open_group(
     let assignment = decode_assignment(assignment).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
     let checkpoint = stored(CHECKPOINT_KEY);
     let recovered = storage.recover(group, checkpoint).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
-    let applied = recovered.as_ref().map_or(LogIndex::ZERO, |r| r.checkpoint.log_index());
-    core.open(assignment, log.restored(applied), recovered.map(|r| r.image), clock.now(), effects);
+    let members: Vec<_> = assignment.members.iter().map(|(replica, _)| *replica).collect();
+    // A damaged log stops the node: going on without this replica would let it be made anew under its old id (M1).
+    let restored = log.restored().map_err(|e| ServerError::Wal(format!("{group}: {e}")))?;
+    let restored = restored.unwrap_or_else(|| bootstrap(&members));
+    core.open(assignment, restored, recovered.map(|r| r.image), clock.now(), effects);
     Ok(())
 }
