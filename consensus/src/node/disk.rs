@@ -69,7 +69,7 @@ impl Disk {
 
     /// The token is back. False for one that was not out.
     pub(super) fn token_back(&mut self, seq: u64, age: Duration) -> bool {
-        if !self.token.is_some_and(|(out, _)| out == seq) {
+        if self.token.is_none_or(|(out, _)| out != seq) {
             return false;
         }
         self.token = None;

@@ -114,8 +114,8 @@ impl<P: Policy> NodeCore<P> {
             started: self.started,
         };
         let opened = {
-            let mut turn = self.turn(now, out);
-            PartitionReplica::open(opening, &mut turn)
+            let turn = self.turn(now, out);
+            PartitionReplica::open(opening, &turn)
         };
         match opened {
             Ok(partition) => {

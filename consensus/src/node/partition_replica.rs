@@ -303,7 +303,7 @@ impl<P: Policy> PartitionReplica<P> {
 
     /// Gives leadership up because the node is closing, once nothing is undecided or patience is over.
     pub(super) fn close(&mut self, patient: bool, turn: &Turn<'_>) {
-        if self.leading.is_some() && !(patient && !self.pipeline.is_empty()) {
+        if self.leading.is_some() && (!patient || self.pipeline.is_empty()) {
             self.replica.release(turn.now, "shutdown", &mut self.effects);
         }
     }

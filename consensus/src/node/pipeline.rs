@@ -127,7 +127,7 @@ impl Pipeline {
         for request in &self.gathering {
             let fits = builder.size() + request.batch.len() <= limits.entry_bytes;
             let room = builder.has_room_for(&request.meta, &request.batch);
-            if !builder.is_empty() && !(fits && room) {
+            if !builder.is_empty() && (!fits || !room) {
                 break;
             }
             builder.push(request.meta.clone(), request.batch.clone());
@@ -162,7 +162,7 @@ impl Pipeline {
     /// The entry at (`term`, `index`) was applied: whom to answer, in the order of its batches. Empty if it was not
     /// proposed here in this term.
     pub(super) fn applied(&mut self, term: Term, index: LogIndex, now: BootTime) -> Vec<Pending> {
-        if !self.proposed.front().is_some_and(|first| first.index == index && first.term == term) {
+        if self.proposed.front().is_none_or(|first| first.index != index || first.term != term) {
             return Vec::new();
         }
         let Some(entry) = self.proposed.pop_front() else {

@@ -51,6 +51,9 @@ pub(super) fn assignment(node: u64) -> Assignment {
     }
 }
 
+/// What a read of the end is answered with.
+pub(super) type ReadResult = Result<(Offset, Term), Refusal>;
+
 /// One batch of `count` records of [`PRODUCER`].
 pub(super) fn batch(epoch: u32, sequence: u64, count: u64) -> Bytes {
     sized_batch(
@@ -117,7 +120,7 @@ pub(super) struct Node {
     /// Storage answers `Checkpoint` by itself.
     pub(super) checkpoints: bool,
     pub(super) answers: Vec<(Ticket, Result<Receipt, Refusal>)>,
-    pub(super) reads: Vec<(Ticket, Result<(Offset, Term), Refusal>)>,
+    pub(super) reads: Vec<(Ticket, ReadResult)>,
     pub(super) told: Vec<(Observers, SessionUp)>,
     pub(super) serve_until: BootTime,
     pub(super) view: View,
@@ -331,7 +334,7 @@ impl Cluster {
         self.answer(id, ticket).expect("answered").expect_err("refused")
     }
 
-    pub(super) fn read_answer(&self, id: u64, ticket: Ticket) -> Option<Result<(Offset, Term), Refusal>> {
+    pub(super) fn read_answer(&self, id: u64, ticket: Ticket) -> Option<ReadResult> {
         self.nodes[&id].reads.iter().find(|(t, _)| *t == ticket).map(|(_, result)| result.clone())
     }
 
@@ -435,7 +438,7 @@ impl Cluster {
         let mut fresh = node(id, incarnation, &limits, now);
         fresh.stored = std::mem::take(&mut old.stored);
         let mut out = Vec::new();
-        for (_, stored) in &fresh.stored {
+        for stored in fresh.stored.values() {
             let entries = stored.entries.values().cloned().collect();
             let log = restored(&stored.puts[META_KEY], stored.hard_state.clone(), entries).expect("readable");
             let assignment = decode_assignment(stored.puts[ASSIGNMENT].clone()).expect("readable");
