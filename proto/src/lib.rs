@@ -21,6 +21,7 @@ pub mod key_run;
 mod le;
 pub mod limits;
 pub mod names;
+pub mod reasons;
 pub mod refusal;
 pub mod slot;
 pub mod time;

@@ -2,6 +2,8 @@
 //! inputs must be refused or read, never panic, hang, or allocate without bound. Checksums are made right again in
 //! half of the cases, so that the checks behind them are reached.
 
+#![allow(clippy::unwrap_used)] // A panic is how a test fails.
+
 use bytes::Bytes;
 use quorate_proto::batch::{
     stored_len, BatchBuilder, BatchIdentity, BatchOptions, BatchView, Codec, Record, StoredBatchView, StoredPrefix,
