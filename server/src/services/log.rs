@@ -70,7 +70,7 @@ impl<E: From<Request> + Send + 'static> Log for LogService<E> {
 }
 
 /// Both ends are linearizable (R1): by read-index, in the core.
-async fn list_offsets<E: From<Request>>(
+pub(super) async fn list_offsets<E: From<Request>>(
     shared: &Shared<E>,
     request: &v1::ListOffsetsRequest,
 ) -> Result<v1::ListOffsetsResponse, Refusal> {

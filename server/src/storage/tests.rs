@@ -1,1 +1,318 @@
+//! The storage on a real directory: what a checkpoint named is there after any stop, what came later is not.
 
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::{mpsc, Arc};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_consensus::node::effect::{AppliedEntry, StoredBatch};
+use quorate_proto::ids::{GroupId, LogIndex, Offset, ReplicaId, Term};
+use quorate_proto::time::LogTime;
+
+use super::files::PartitionFiles;
+use super::staging::Staging;
+use super::*;
+
+const GROUP: GroupId = GroupId(9);
+
+/// Entry `index` with one batch of `records` records from `base` on; its body tells the base offset.
+fn entry(index: u64, base: u64, records: u64, body: usize) -> AppliedEntry {
+    let mut bytes = base.to_le_bytes().to_vec();
+    bytes.resize(8 + body, 0xab);
+    AppliedEntry {
+        index: LogIndex(index),
+        term: Term(2),
+        log_time: LogTime(77),
+        batches: vec![StoredBatch {
+            base_offset: Offset(base),
+            end_offset: Offset(base + records),
+            prefix: Bytes::from_static(b"<p>"),
+            body: bytes.into(),
+        }],
+        keys: Bytes::from(index.to_le_bytes().to_vec()),
+    }
+}
+
+fn empty(index: u64) -> AppliedEntry {
+    AppliedEntry { batches: Vec::new(), keys: Bytes::new(), ..entry(index, 0, 0, 0) }
+}
+
+/// Ten entries of two records each, offsets 0..20.
+fn ten() -> Vec<AppliedEntry> {
+    (0..10).map(|i| entry(6 + i, 2 * i, 2, 100)).collect()
+}
+
+fn create(dir: &Path) -> PartitionFiles {
+    PartitionFiles::create(dir, GROUP, 600).unwrap()
+}
+
+fn bases(found: &Found) -> Vec<u64> {
+    found.bytes.chunks(3 + 8 + 100).map(|b| u64::from_le_bytes(b[3..11].try_into().unwrap())).collect()
+}
+
+fn read_all(files: &mut PartitionFiles, from: u64) -> Vec<u64> {
+    let mut at = Offset(from);
+    let mut all = Vec::new();
+    loop {
+        let found = files.read(at, 250).unwrap();
+        let Some(next) = found.next else { return all };
+        all.extend(bases(&found));
+        at = next;
+    }
+}
+
+#[test]
+fn reads_go_on_over_segments_without_gap() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    for entry in ten() {
+        files.append(&[entry]).unwrap();
+    }
+    let checkpoint = files.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    assert!(checkpoint.segments.len() > 2, "{checkpoint:?}");
+    assert_eq!(read_all(&mut files, 0), [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
+    assert_eq!(read_all(&mut files, 5), [4, 6, 8, 10, 12, 14, 16, 18], "the batch that holds the offset comes whole");
+    assert_eq!(read_all(&mut files, 20), []);
+}
+
+#[test]
+fn a_large_batch_is_returned_alone_and_never_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = PartitionFiles::create(dir.path(), GROUP, 1 << 20).unwrap();
+    files.append(&[entry(6, 0, 1, 10), entry(7, 1, 1, 700_000), entry(8, 2, 1, 10)]).unwrap();
+    let first = files.read(Offset(0), 1_000).unwrap();
+    assert_eq!(first.next, Some(Offset(1)));
+    let second = files.read(Offset(1), 1_000).unwrap();
+    assert_eq!((second.next, second.bytes.len()), (Some(Offset(2)), 700_011));
+}
+
+#[test]
+fn entries_without_records_are_kept_and_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    files.append(&[empty(6), entry(7, 0, 2, 100), empty(8), entry(9, 2, 2, 100)]).unwrap();
+    assert_eq!(read_all(&mut files, 0), [0, 2]);
+}
+
+#[test]
+fn what_a_checkpoint_named_is_there_and_what_came_later_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    files.append(&ten()[..4]).unwrap();
+    let checkpoint = files.checkpoint(LogIndex(9), Term(2), Bytes::from_static(b"state")).unwrap();
+    // Written, never checkpointed: a kill leaves it in the files, also in a segment that the checkpoint does not know.
+    for entry in &ten()[4..] {
+        files.append(std::slice::from_ref(entry)).unwrap();
+    }
+    drop(files);
+    let stored = Checkpoint::from_bytes(checkpoint.to_bytes()).unwrap();
+    let (mut files, keys) = PartitionFiles::open(dir.path(), GROUP, stored, 600).unwrap();
+    assert_eq!(read_all(&mut files, 0), [0, 2, 4, 6]);
+    let known: Vec<u64> = keys.iter().map(|k| u64::from_le_bytes(k[..].try_into().unwrap())).collect();
+    assert_eq!(known, [6, 7, 8, 9]);
+    // The log replays from the checkpoint; entries up to it may come again.
+    files.append(&ten()[2..]).unwrap();
+    assert_eq!(read_all(&mut files, 0), [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
+}
+
+#[test]
+fn a_checkpoint_whose_bytes_are_missing_is_damage() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    files.append(&ten()).unwrap();
+    let checkpoint = files.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    drop(files);
+    let path = newest(dir.path(), "segment");
+    let length = std::fs::metadata(&path).unwrap().len();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(length - 1).unwrap();
+    let error = PartitionFiles::open(dir.path(), GROUP, checkpoint, 600).unwrap_err();
+    assert!(matches!(error, StorageError::Corrupt { .. }), "{error}");
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_a_segment_is_never_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = PartitionFiles::create(dir.path(), GROUP, 1 << 20).unwrap();
+    files.append(&[entry(6, 0, 2, 40), entry(7, 2, 2, 40)]).unwrap();
+    let checkpoint = files.checkpoint(LogIndex(7), Term(2), Bytes::new()).unwrap();
+    let path = newest(dir.path(), "segment");
+    let intact = std::fs::read(&path).unwrap();
+    let good = files.read(Offset(0), 1 << 20).unwrap().bytes;
+    drop(files);
+    for at in 0..intact.len() {
+        let mut damaged = intact.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &damaged).unwrap();
+        let read = PartitionFiles::open(dir.path(), GROUP, checkpoint.clone(), 1 << 20)
+            .and_then(|(mut files, _)| files.read(Offset(0), 1 << 20));
+        match read {
+            Err(StorageError::Corrupt { .. }) => {}
+            Ok(found) => assert_eq!(found.bytes, good, "byte {at} was served damaged"),
+            Err(other) => panic!("byte {at}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn a_damaged_key_run_is_noticed_at_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    files.append(&ten()).unwrap();
+    let checkpoint = files.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    drop(files);
+    let path = newest(dir.path(), "keys");
+    let mut run = std::fs::File::options().write(true).open(&path).unwrap();
+    run.seek(SeekFrom::Start(45)).unwrap();
+    run.write_all(b"x").unwrap();
+    assert!(matches!(
+        PartitionFiles::open(dir.path(), GROUP, checkpoint, 600).unwrap_err(),
+        StorageError::Corrupt { .. }
+    ));
+}
+
+#[test]
+fn a_newer_checkpoint_schema_is_refused_by_number() {
+    let mut checkpoint = Checkpoint::at(LogIndex(1), Term(1), Bytes::new());
+    checkpoint.schema = 7;
+    let error = Checkpoint::from_bytes(checkpoint.to_bytes()).unwrap_err();
+    assert!(error.contains("schema 7"), "{error}");
+}
+
+#[test]
+fn without_a_checkpoint_a_group_begins_empty_whatever_lies_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    files.append(&ten()).unwrap();
+    drop(files);
+    let settings = StorageSettings { partitions: dir.path().to_owned(), segment_bytes: 600 };
+    let mut storage = Storage::open(settings).unwrap();
+    assert!(storage.recover(GROUP, None).unwrap().is_none());
+    assert_eq!(read_all(&mut create(dir.path()), 0), []);
+}
+
+/// A snapshot as it would travel: parts cut in two.
+fn travel(files: &PartitionFiles, into: &mut Staging) {
+    let (checkpoint, parts) = files.snapshot().unwrap();
+    for part in snapshot_parts(&checkpoint, &parts).unwrap() {
+        let bytes = match part.source {
+            quorate_host::transport::PartSource::Bytes(bytes) => bytes.to_vec(),
+            quorate_host::transport::PartSource::File { mut file, len } => {
+                let mut bytes = Vec::new();
+                std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+                bytes.truncate(usize::try_from(len).unwrap());
+                bytes
+            }
+        };
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        into.write(&part.name, first).unwrap();
+        into.write(&part.name, second).unwrap();
+    }
+}
+
+#[test]
+fn a_snapshot_takes_the_place_of_the_files_and_the_old_ones_stay_until_then() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = create(from.path());
+    source.append(&ten()[..6]).unwrap();
+    source.checkpoint(LogIndex(11), Term(2), Bytes::from_static(b"machine")).unwrap();
+    // Written after the checkpoint: not part of the snapshot.
+    source.append(&ten()[6..]).unwrap();
+
+    let mut target = create(to.path());
+    target.append(&ten()[..1]).unwrap();
+    let old = target.checkpoint(LogIndex(6), Term(2), Bytes::new()).unwrap();
+    let mut staging = Staging::begin(to.path(), GROUP).unwrap();
+    travel(&source, &mut staging);
+    let staged = staging.finish().unwrap();
+    assert_eq!(staged.index, 11);
+    assert!(staged.generation > old.generation);
+    // A crash now: the log still names the old generation, which is whole.
+    let (mut kept, _) = PartitionFiles::open(to.path(), GROUP, old, 600).unwrap();
+    assert_eq!(read_all(&mut kept, 0), [0]);
+    // A crash after the log named the new one.
+    let (mut installed, keys) = PartitionFiles::open(to.path(), GROUP, staged, 600).unwrap();
+    assert_eq!(read_all(&mut installed, 0), [0, 2, 4, 6, 8, 10]);
+    assert_eq!(keys.len(), 6);
+    installed.remove_older_generations().unwrap();
+    installed.append(&ten()[6..]).unwrap();
+    assert_eq!(read_all(&mut installed, 12), [12, 14, 16, 18]);
+}
+
+#[test]
+fn a_snapshot_with_a_part_missing_is_not_taken() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = create(from.path());
+    source.append(&ten()).unwrap();
+    let checkpoint = source.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    let mut staging = Staging::begin(to.path(), GROUP).unwrap();
+    staging.write("manifest", &checkpoint.to_bytes()).unwrap();
+    staging.write("segment/0", b"short").unwrap();
+    assert!(staging.finish().unwrap_err().to_string().contains("segment/0 has 5 bytes"));
+    assert!(staging.write("../../etc/passwd", b"x").is_err());
+    assert!(staging.write("segment/../x", b"x").is_err());
+}
+
+fn thread(dir: &Path) -> (StorageHandle, mpsc::Receiver<StorageNotice>, std::thread::JoinHandle<()>) {
+    let storage = Storage::open(StorageSettings { partitions: dir.to_owned(), segment_bytes: 600 }).unwrap();
+    let (tell, told) = mpsc::channel();
+    let (handle, thread) = storage.start(move |notice| drop(tell.send(notice))).unwrap();
+    (handle, told, thread)
+}
+
+fn next(told: &mpsc::Receiver<StorageNotice>) -> StorageNotice {
+    told.recv_timeout(Duration::from_secs(30)).expect("the storage thread answers")
+}
+
+#[tokio::test]
+async fn the_thread_reads_what_was_appended_before_and_tells_checkpoints_and_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let (handle, told, thread) = thread(dir.path());
+    let waiting = Arc::new(AtomicU64::new(0));
+    handle.open(GROUP);
+    handle.append(GROUP, ten(), &waiting);
+    let found = handle.read(GROUP, Offset(18), 1_000).await.unwrap();
+    assert_eq!(bases(&found), [18]);
+    assert_eq!(handle.waiting(), 0);
+    handle.checkpoint(GROUP, LogIndex(15), Term(2), Bytes::from_static(b"s"));
+    let StorageNotice::Checkpointed { checkpoint, .. } = next(&told) else { panic!("a checkpoint") };
+    assert_eq!((checkpoint.index, checkpoint.next_offset), (15, 20));
+    handle.build_snapshot(GROUP, ReplicaId(3));
+    let StorageNotice::SnapshotReady { to, files, .. } = next(&told) else { panic!("a snapshot") };
+    assert_eq!(to, ReplicaId(3));
+    assert!(files.iter().all(|f| f.path.exists()));
+    assert!(matches!(handle.read(GroupId(1), Offset(0), 1).await, Err(StorageError::UnknownGroup(1))));
+    handle.stop();
+    thread.join().unwrap();
+    assert!(matches!(handle.read(GROUP, Offset(0), 1).await, Err(StorageError::Stopped)));
+}
+
+#[test]
+fn a_failed_write_is_told_and_nothing_is_written_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (handle, told, thread) = thread(dir.path());
+    let waiting = Arc::new(AtomicU64::new(0));
+    handle.open(GROUP);
+    handle.build_snapshot(GROUP, ReplicaId(1));
+    handle.checkpoint(GROUP, LogIndex(5), Term(1), Bytes::new());
+    assert!(matches!(next(&told), StorageNotice::Checkpointed { .. }));
+    // The folder disappears under the thread: the next segment cannot be made.
+    std::fs::remove_dir_all(dir.path()).unwrap();
+    handle.append(GROUP, ten(), &waiting);
+    handle.checkpoint(GROUP, LogIndex(15), Term(2), Bytes::new());
+    assert!(matches!(next(&told), StorageNotice::Failed(StorageError::Io { .. })));
+    thread.join().unwrap();
+    assert!(told.try_recv().is_err(), "no checkpoint after a failed write");
+}
+
+fn newest(dir: &Path, extension: &str) -> PathBuf {
+    let generation = dir.join(GROUP.get().to_string()).join(format!("{:020}", 0));
+    let mut files: Vec<PathBuf> = std::fs::read_dir(generation)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == extension))
+        .collect();
+    files.sort();
+    files.pop().unwrap()
+}
