@@ -31,6 +31,17 @@ pub enum WalSize {
     Dev,
 }
 
+/// What leaders do that cannot renew their lease, because no observer majority answers (protocol L6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObserverLossSetting {
+    /// Stop serving when the lease ends.
+    #[default]
+    Stop,
+    /// Go on with the data majority, each read confirmed by it.
+    ReadIndex,
+}
+
 /// A data node's configuration. Unknown keys are errors. Times are in the units that the names say.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -59,6 +70,8 @@ pub struct ServerConfig {
     pub peer_advertise: Option<String>,
     /// Listener for Prometheus; none = no metrics.
     pub metrics_listen: Option<SocketAddr>,
+    /// What leaders do that cannot renew their lease.
+    pub observer_loss: ObserverLossSetting,
     /// All observers.
     pub observers: Vec<ObserverAddress>,
     /// Listeners outside loopback carry plain text: they must be asked for by name.
@@ -98,6 +111,7 @@ impl Default for ServerConfig {
             advertise: None,
             peer_advertise: None,
             metrics_listen: None,
+            observer_loss: ObserverLossSetting::Stop,
             observers: Vec::new(),
             allow_plaintext: false,
             log_file: None,

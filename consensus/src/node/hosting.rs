@@ -67,6 +67,13 @@ impl<P: Policy> NodeCore<P> {
         self.host(assignment, restored, image, suspect_log, now, out);
     }
 
+    /// Sets a replica aside that was found on disk at start and cannot be opened: it must not be made anew under
+    /// its old id (M1, M3). Call it before the first event.
+    pub fn open_aside(&mut self, assignment: Assignment, reason: String, out: &mut Vec<NodeEffect>) {
+        out.push(NodeEffect::Open(assignment.clone()));
+        self.set_aside(assignment.group, assignment, reason, out);
+    }
+
     /// The directory's picture: older ones are ignored, unknown replicas are made.
     pub(super) fn assigned(&mut self, assignments: Assignments, now: BootTime, out: &mut Vec<NodeEffect>) {
         if assignments.version < self.assignments_version {

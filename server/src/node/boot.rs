@@ -7,10 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
 use quorate_consensus::node::stored::{decode_assignment, ASSIGNMENT};
-use quorate_consensus::node::{NodeConfig, NodeCore, NodeLimits};
-use quorate_consensus::replica::bootstrap;
+use quorate_consensus::node::{NodeConfig, NodeCore, NodeEffect, NodeLimits};
+use quorate_consensus::replica::{bootstrap, ObserverLoss};
 use quorate_host::clock::{Clock, SystemClock};
 use quorate_host::data_dir::{DataDir, NodeKind};
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
@@ -24,9 +23,9 @@ use tokio::sync::watch;
 use super::inlets::{fail, FromPeers, FromWal, ShellEvent, MAILBOX, SUSPECT};
 use super::metrics::NodeMetrics;
 use super::shell::Shell;
-use crate::config::{ServerConfig, WalSize};
+use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK};
-use crate::storage::{Stagings, Storage, StorageNotice, StorageSettings, CHECKPOINT_KEY};
+use crate::storage::{Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY};
 use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
 use crate::view::{TailBudget, Views};
 
@@ -67,6 +66,10 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         limits: NodeLimits::default(),
         seed: rand::random(),
         suspect_log: suspect,
+        observer_loss: match config.observer_loss {
+            ObserverLossSetting::Stop => ObserverLoss::Stop,
+            ObserverLossSetting::ReadIndex => ObserverLoss::ReadIndex,
+        },
     };
     let mut core = NodeCore::new(node_config, clock.now());
     let partitions = config.data_dir.join("partitions");
@@ -164,27 +167,32 @@ fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError
     })
 }
 
-/// Brings one group's files in step with its log and hands both to the core.
+/// Brings one group's files in step with its log and hands both to the core. A group that cannot be opened is set
+/// aside (M3): the others go on, and its files stay for whoever repairs it.
 fn open_group(
     core: &mut NodeCore,
     storage: &mut Storage,
     group: GroupId,
     mut log: RecoveredGroup,
     clock: &dyn Clock,
-    effects: &mut Vec<quorate_consensus::node::NodeEffect>,
+    effects: &mut Vec<NodeEffect>,
 ) -> Result<(), ServerError> {
-    let mut stored = |key: &str| -> Option<Bytes> { log.kv.remove(key) };
-    let Some(assignment) = stored(ASSIGNMENT) else {
+    let Some(assignment) = log.kv.remove(ASSIGNMENT) else {
         tracing::warn!(%group, "the log holds a group without assignment; left alone");
         return Ok(());
     };
     let assignment = decode_assignment(assignment).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
-    let checkpoint = stored(CHECKPOINT_KEY);
-    let recovered = storage.recover(group, checkpoint).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
+    let checkpoint = log.kv.remove(CHECKPOINT_KEY);
     let members: Vec<_> = assignment.members.iter().map(|(replica, _)| *replica).collect();
-    // A damaged log stops the node: going on without this replica would let it be made anew under its old id (M1).
-    let restored = log.restored().map_err(|e| ServerError::Wal(format!("{group}: {e}")))?;
-    let restored = restored.unwrap_or_else(|| bootstrap(&members));
-    core.open(assignment, restored, recovered.map(|r| r.image), clock.now(), effects);
+    let restored = log.restored().map(|log| log.unwrap_or_else(|| bootstrap(&members)));
+    match (storage.recover(group, checkpoint), restored) {
+        (Ok(recovered), Ok(restored)) => {
+            core.open(assignment, restored, recovered.map(|r| r.image), clock.now(), effects);
+        }
+        // A disk that refuses is no damage of one group.
+        (Err(error @ StorageError::Io { .. }), _) => return Err(ServerError::Storage(format!("{group}: {error}"))),
+        (Err(damage), _) => core.open_aside(assignment, damage.to_string(), effects),
+        (_, Err(quarantine)) => core.open_aside(assignment, quarantine.reason, effects),
+    }
     Ok(())
 }

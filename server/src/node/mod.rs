@@ -120,7 +120,7 @@ fn listen_for_signals(post: &turn::Post<ShellEvent>) -> Result<(), ServerError> 
 
 async fn stop(shell: shell::Shell, storage_thread: std::thread::JoinHandle<()>) -> Result<(), ServerError> {
     let fatal = shell.fatal.clone();
-    let leaders = shell.core.status().leaders;
+    let leaders = shell.core.status(shell.clock.now()).leaders;
     let (storage, wal) = (shell.storage.clone(), Arc::clone(&shell.wal));
     // Connections of sessions and streams end with what they hold.
     drop(shell);

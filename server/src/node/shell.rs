@@ -197,7 +197,7 @@ impl Shell {
     fn closed(&self) -> bool {
         let Some(since) = self.closing_since else { return false };
         let spent = self.clock.now().since(since);
-        let idle = self.waiting.is_empty() && self.core.status().leaders == 0;
+        let idle = self.waiting.is_empty() && self.core.status(self.clock.now()).leaders == 0;
         (idle && spent >= CLOSE_GRACE) || spent >= self.close_within
     }
 
@@ -214,7 +214,12 @@ impl Shell {
                 hosted.metrics.refresh(&status, now, hosted.view.view());
             }
         }
-        self.metrics.refresh(&self.core.status(), self.wal.queued_bytes(), self.storage.waiting(), self.budget.used());
+        self.metrics.refresh(
+            &self.core.status(now),
+            self.wal.queued_bytes(),
+            self.storage.waiting(),
+            self.budget.used(),
+        );
         if self.suspect && !suspect && !self.hosted.is_empty() {
             tracing::info!("every replica caught up: the log is not suspect any more");
             self.suspect = false;

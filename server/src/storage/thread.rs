@@ -1,6 +1,6 @@
 //! The storage thread: takes commands in order, does reads after writes, tells what became durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -85,6 +85,8 @@ enum Command {
 pub struct Storage {
     settings: StorageSettings,
     groups: BTreeMap<GroupId, PartitionFiles>,
+    /// Found damaged at start: their files are kept as they are.
+    aside: BTreeSet<GroupId>,
     /// Received whole, not yet installed.
     staged: BTreeMap<(GroupId, LogIndex), Checkpoint>,
 }
@@ -103,15 +105,23 @@ impl Storage {
     /// When the disk refuses.
     pub fn open(settings: StorageSettings) -> Result<Self, StorageError> {
         file::create_dir(&settings.partitions)?;
-        Ok(Self { settings, groups: BTreeMap::new(), staged: BTreeMap::new() })
+        Ok(Self { settings, groups: BTreeMap::new(), aside: BTreeSet::new(), staged: BTreeMap::new() })
     }
 
     /// Brings the files of a group to what its newest checkpoint says, and yields the machine in it. Without a
     /// checkpoint nothing of the group was ever flushed: it begins empty and is applied again from the log.
     ///
     /// # Errors
-    /// When files are missing, damaged, or the disk refuses.
+    /// When files are missing, damaged, or the disk refuses. The files are then left as they are.
     pub fn recover(&mut self, group: GroupId, checkpoint: Option<Bytes>) -> Result<Option<Recovered>, StorageError> {
+        let recovered = self.try_recover(group, checkpoint);
+        if recovered.is_err() {
+            self.aside.insert(group);
+        }
+        recovered
+    }
+
+    fn try_recover(&mut self, group: GroupId, checkpoint: Option<Bytes>) -> Result<Option<Recovered>, StorageError> {
         let partitions = &self.settings.partitions;
         let Some(stored) = checkpoint else {
             let files = PartitionFiles::create(partitions, group, self.settings.segment_bytes)?;
@@ -294,7 +304,7 @@ impl<F: Fn(StorageNotice)> Worker<F> {
 
     fn open(&mut self, group: GroupId) -> Result<(), StorageError> {
         let settings = &self.storage.settings;
-        if !self.storage.groups.contains_key(&group) {
+        if !self.storage.groups.contains_key(&group) && !self.storage.aside.contains(&group) {
             let files = PartitionFiles::create(&settings.partitions, group, settings.segment_bytes)?;
             self.storage.groups.insert(group, files);
         }
