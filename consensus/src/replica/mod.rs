@@ -127,6 +127,8 @@ pub struct Replica<P: Policy = Production> {
     /// First leader's term heard in this process, for B2: a later leader was elected after this start.
     first_leader_term: Option<Term>,
     restored_term: Term,
+    /// Where a suspect log is sound again once it is flushed.
+    caught_up_at: Option<(Term, u64)>,
 
     lead: Option<Lead>,
     own_release: Option<(Term, BootTime)>,
@@ -206,6 +208,7 @@ impl<P: Policy> Replica<P> {
             suspect: cfg.suspect_log,
             first_leader_term: None,
             restored_term: Term(hard_state.term),
+            caught_up_at: None,
             lead: None,
             own_release: None,
             resigned_for_fence: None,

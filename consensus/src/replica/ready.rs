@@ -100,6 +100,7 @@ impl<P: Policy> Replica<P> {
             }
         }
         self.advance_applied();
+        self.clear_suspicion(out);
         self.emit_wants(out);
         let floor = self.raw.raft.raft_log.applied.min(self.ready_mark);
         self.raw.mut_store().evict(floor);

@@ -165,9 +165,21 @@ impl<P: Policy> Replica<P> {
         let first = *self.first_leader_term.get_or_insert(term);
         // B2: only a leader elected after this start probes the true end of a log that lost its tail.
         let proves = self.suspect && term > first.max(self.restored_term) && kind == MessageType::MsgAppend;
-        let (reaches, commit) = (message.index + message.entries.len() as u64, message.commit);
+        let (anchor, reaches) = ((message.index, message.log_term), message.index + message.entries.len() as u64);
+        let proves = proves && reaches >= message.commit;
         self.step(message, out);
-        if proves && self.raw.raft.raft_log.persisted >= reaches && reaches >= commit {
+        if proves && self.raw.raft.raft_log.match_term(anchor.0, anchor.1) {
+            self.caught_up_at = Some((term, reaches));
+        }
+    }
+
+    /// B2: a suspect log that has flushed everything up to the commit index of a leader elected since is sound again.
+    pub(super) fn clear_suspicion(&mut self, out: &mut Out) {
+        let Some((term, index)) = self.caught_up_at else { return };
+        if self.term() != term {
+            self.caught_up_at = None;
+        } else if self.raw.raft.raft_log.persisted >= index {
+            self.caught_up_at = None;
             self.suspect = false;
             out.push(ReplicaEffect::ReportNow);
         }

@@ -1,12 +1,12 @@
 //! What the observers hear of a replica (P2), and when they must hear it at once.
 //!
-//! A change of {role, leader, fence, lease, silence} asks for a report right away (`ReportNow`); everything else rides
+//! A change of {leader, fence, lease, silence} asks for a report right away (`ReportNow`); everything else rides
 //! on the next heartbeat. `hears_quorum` counts frames of the nodes, not of this group alone: followers of one group
 //! exchange none.
 
 use std::time::Duration;
 
-use quorate_proto::control::{ReplicaReport, Role};
+use quorate_proto::control::ReplicaReport;
 use quorate_proto::ids::{ConfigVersion, LogIndex, Offset, ReplicaId};
 use quorate_proto::time::BootTime;
 
@@ -21,7 +21,6 @@ const RESIGNED_COUNTS: Duration = Duration::from_secs(10);
 /// What must be reported at once when it changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
-    role: Role,
     leader: Option<ReplicaId>,
     fence_lost: bool,
     has_lease: bool,
@@ -99,7 +98,6 @@ impl<P: Policy> Replica<P> {
     pub(super) fn flag_changes(&mut self, now: BootTime, out: &mut Out) {
         let has_lease = self.lead.as_ref().is_some_and(|lead| lead.lease_end(&self.cfg.timing) > now);
         let flags = Flags {
-            role: self.role(),
             leader: self.leader(),
             fence_lost: self.fenced(now),
             has_lease,

@@ -97,6 +97,10 @@ impl<P: Policy> Replica<P> {
             self.next_campaign = now + wait.unwrap_or(retry).min(retry).max(SHORTEST_RETRY);
             return;
         }
+        if self.voters().len() == 1 && self.persisted_index() < self.last_index() {
+            // Alone it would win at once, and raft-rs wants a leader's log flushed.
+            return;
+        }
         if self.raw.raft.leader_id != raft::INVALID_ID || self.raw.raft.state == StateRole::Candidate {
             self.forget_leader();
         }

@@ -354,6 +354,42 @@ fn a_suspect_log_only_vetoes() {
 }
 
 #[test]
+fn a_suspect_log_is_sound_again_once_it_caught_up_with_a_leader_elected_since() {
+    let mut cluster = led::<Production>();
+    cluster.propose(1, "a");
+    cluster.run(500);
+    cluster.crash(2);
+    cluster.nodes.get_mut(&2).unwrap().suspect = true;
+    cluster.start(2).unwrap();
+    for n in 0..3 {
+        cluster.propose(1, &format!("under the same leader {n}"));
+        cluster.run(500);
+    }
+    assert!(cluster.replica(2).report(cluster.now).suspect_log, "the same leader never probes the end of its log");
+    let term = cluster.replica(1).term();
+    cluster.permit(2, 3, &[released(1, term)], false);
+    assert_eq!(cluster.leader(), Some(1), "it is not released, and 2 may not vote");
+    cluster.act(1, |r, now, out| r.release(now, "test", out));
+    cluster.deliver();
+    cluster.run(100);
+    assert_eq!(cluster.leader(), Some(3));
+    assert!(!cluster.replica(2).report(cluster.now).suspect_log);
+}
+
+#[test]
+fn a_vetoed_candidate_does_not_flood_the_observers_with_reports() {
+    let mut cluster = led::<Production>();
+    cluster.cut_both(1, 3);
+    cluster.run(2000);
+    cluster.take_effects(3);
+    cluster.permit(2, 3, &[], false);
+    cluster.run(2000);
+    assert!(cluster.vetoes(2).len() > 20);
+    let reports = cluster.take_effects(3).iter().filter(|e| matches!(e, ReplicaEffect::ReportNow)).count();
+    assert!(reports <= 2, "{reports}");
+}
+
+#[test]
 fn what_may_not_be_stepped_is_dropped() {
     let mut cluster = led::<Production>();
     cluster.run(100);
