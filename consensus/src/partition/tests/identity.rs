@@ -156,7 +156,7 @@ fn admission_sees_what_is_in_flight() {
     let late = machine.admit(&header(&batches[3]), &in_flight);
     assert!(matches!(late, Admission::Refuse(refusal) if refusal.reason == Reason::ProducerFenced));
     for batch in batches[..3].iter().chain([&raised]) {
-        apply(&mut machine, &[batch.clone()]).outcomes.remove(0).unwrap();
+        apply(&mut machine, std::slice::from_ref(batch)).outcomes.remove(0).unwrap();
         in_flight.done(&header(batch));
     }
     assert!(in_flight.is_empty());

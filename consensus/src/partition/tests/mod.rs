@@ -196,8 +196,8 @@ fn the_digest_depends_on_what_was_stored_and_where_and_on_nothing_else() {
     let (mut one, mut two, mut other) = (partition(), partition(), partition());
     assert_eq!(one.digest(), Digest::default());
     let first = batch((1, 0, 0), &[keyed("k", "a")]);
-    apply(&mut one, &[first.clone()]);
-    apply(&mut two, &[first.clone()]);
+    apply(&mut one, std::slice::from_ref(&first));
+    apply(&mut two, std::slice::from_ref(&first));
     assert_eq!(one.digest(), two.digest());
     let before = two.digest();
     apply(&mut two, &[batch((2, 0, 0), &[keyed("k", "a")]), batch((1, 0, 9), &[plain("out of sequence")])]);
