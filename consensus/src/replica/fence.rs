@@ -70,7 +70,7 @@ impl<P: Policy> Replica<P> {
             if self.governed() {
                 let (timing, loss) = (&self.cfg.timing, self.cfg.observer_loss);
                 consider(contact + timing.fence);
-                consider(Lead::fence_resign_at(contact, timing));
+                consider(lead.fence_resign_at(contact, timing));
                 consider(lead.lease_resign_at(timing, loss));
                 consider(lead.lease_end(timing));
                 consider(lead.lease_deadline(timing));
@@ -139,7 +139,7 @@ impl<P: Policy> Replica<P> {
             return;
         }
         let timing = &self.cfg.timing;
-        if now >= Lead::fence_resign_at(contact, timing) {
+        if now >= lead.fence_resign_at(contact, timing) {
             self.resign(now, "contact", true, out);
         } else if P::LEASE && now >= lead.lease_resign_at(timing, self.cfg.observer_loss) {
             self.resign(now, "lease", false, out);

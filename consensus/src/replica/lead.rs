@@ -122,9 +122,10 @@ impl Lead {
         }
     }
 
-    /// F3: when a leader without contact resigns.
-    pub(super) fn fence_resign_at(contact: BootTime, timing: &Timing) -> BootTime {
-        contact + timing.fence + timing.resign
+    /// F3: when a leader without contact resigns. One that was elected by votes that took long to flush has no fresh
+    /// contact yet: it does not serve, but is given the same time to find some.
+    pub(super) fn fence_resign_at(&self, contact: BootTime, timing: &Timing) -> BootTime {
+        contact.max(self.elected) + timing.fence + timing.resign
     }
 
     /// Time since `contact`, for the fence.

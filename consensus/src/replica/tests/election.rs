@@ -338,6 +338,35 @@ fn the_winner_counts_contact_from_the_vote_request_it_sent() {
 }
 
 #[test]
+fn a_winner_by_votes_that_took_long_does_not_serve_on_them_but_is_given_time_for_contact() {
+    let mut cluster = Cluster::<Production>::new(Mode::Governed, 3);
+    for id in [2, 3] {
+        cluster.nodes.get_mut(&id).unwrap().hold_flush = true;
+    }
+    cluster.permit(1, 1, &[], true);
+    cluster.run(250);
+    cluster.keep = Some(MessageType::MsgRequestVoteResponse);
+    for id in [2, 3] {
+        cluster.nodes.get_mut(&id).unwrap().hold_flush = false;
+        cluster.flush(id);
+    }
+    cluster.deliver();
+    let answers = std::mem::take(&mut cluster.kept);
+    cluster.keep = Some(MessageType::MsgRequestPreVote);
+    cluster.now += ms(2000);
+    for answer in answers {
+        cluster.hand_over(answer);
+    }
+    assert_eq!(cluster.leader(), Some(1));
+    cluster.act(1, |r, now, out| r.tick(now, out));
+    assert!(cluster.serving().is_empty());
+    assert_eq!(cluster.leader(), Some(1), "contact is on its way");
+    cluster.deliver();
+    cluster.run(100);
+    assert_eq!(cluster.serving(), [1]);
+}
+
+#[test]
 fn a_suspect_log_only_vetoes() {
     let mut cluster = led::<Production>();
     cluster.run(500);
