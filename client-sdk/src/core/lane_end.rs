@@ -85,7 +85,6 @@ impl<T> Lane<T> {
             return;
         }
         let by = self.raise_by.take().unwrap_or(1);
-        let mut lost_key = false;
         while let Some(batch) = self.window.pop_back() {
             shared.serials.remove(&batch.serial);
             for queued in batch.records.into_iter().rev() {
@@ -93,14 +92,11 @@ impl<T> Lane<T> {
                     self.queue.push_front(queued);
                 } else {
                     shared.gap(queued.record.record_key());
-                    lost_key = true;
                 }
             }
         }
         self.begin_epoch(by);
-        if lost_key {
-            self.sweep(shared, out);
-        }
+        self.sweep(shared, out);
     }
 
     /// Resolves what waits in the queue behind a gap.
