@@ -11,7 +11,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let producer = client.producer("orders").build().await?;
     let mut pending = Vec::new();
     for n in 1..=5 {
-        let record = Record::new(format!("buy {n} pieces")).key("account-7").idempotency_key(format!("example-order-{n}"));
+        let record =
+            Record::new(format!("buy {n} pieces")).key("account-7").idempotency_key(format!("example-order-{n}"));
         pending.push(producer.send(record).await?); // admitted; not yet committed
     }
     for outcome in pending {

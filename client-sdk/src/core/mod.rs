@@ -16,7 +16,7 @@ pub mod routes;
 mod shared;
 pub mod target;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use config::{OnGap, ProducerConfig};
 pub use effect::{Effect, Incident, Outcome, Tag, Transmit};

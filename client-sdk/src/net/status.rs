@@ -67,21 +67,25 @@ fn details(bytes: &[u8]) -> Option<v1::Error> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use prost::Message;
 
     use super::*;
 
+    /// A refusal as a server puts it into a status.
+    pub(crate) fn status_of(refusal: Refusal) -> tonic::Status {
+        let any = AnyMessage {
+            type_url: "type.googleapis.com/quorate.v1.Error".into(),
+            value: v1::Error::from(refusal).encode_to_vec(),
+        };
+        let status = RpcStatus { code: 9, message: String::new(), details: vec![any] };
+        tonic::Status::with_details(tonic::Code::FailedPrecondition, "refused", status.encode_to_vec().into())
+    }
+
     #[test]
     fn a_refusal_comes_back_out_of_the_status_details() {
         let refused = Refusal::new(Reason::OffsetOutOfRange, "no such offset", "default/orders/0, offset 7", "read on");
-        let any = AnyMessage {
-            type_url: "type.googleapis.com/quorate.v1.Error".into(),
-            value: v1::Error::from(refused.clone()).encode_to_vec(),
-        };
-        let status = RpcStatus { code: 11, message: String::new(), details: vec![any] };
-        let status = tonic::Status::with_details(tonic::Code::OutOfRange, "x", status.encode_to_vec().into());
-        assert_eq!(refusal(&status, "ignored"), refused);
+        assert_eq!(refusal(&status_of(refused.clone()), "ignored"), refused);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 mod chaos;
 mod gaps;
-mod model;
+pub(crate) mod model;
 mod pipeline;
 mod retry;
 

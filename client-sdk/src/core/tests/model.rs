@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use quorate_proto::batch::BatchView;
+use quorate_proto::batch::{BatchView, StoredPrefix, Suppressed};
+use quorate_proto::ids::{Offset, Term};
 use quorate_proto::refusal::{Reason, Refusal};
+use quorate_proto::time::LogTime;
 use quorate_proto::v1;
 
 #[derive(Default)]
@@ -18,14 +20,16 @@ struct ProducerState {
 
 /// The replicated log and its producers' states. What it accepted is committed.
 #[derive(Default)]
-pub(super) struct Partition {
-    pub(super) log: Vec<u64>,
+pub(crate) struct Partition {
+    pub(crate) log: Vec<u64>,
+    /// First offset, offset after the last, and the batch as a consumer gets it.
+    pub(crate) stored: Vec<(u64, u64, Bytes)>,
     producers: BTreeMap<u128, ProducerState>,
 }
 
 impl Partition {
     /// What the leader answers.
-    pub(super) fn publish(&mut self, bytes: &Bytes) -> Result<v1::Receipt, Refusal> {
+    pub(crate) fn publish(&mut self, bytes: &Bytes) -> Result<v1::Receipt, Refusal> {
         let view = BatchView::parse(bytes.clone()).expect("the client sends valid batches");
         let header = *view.header();
         let base = header.identity.base_sequence.0;
@@ -56,6 +60,16 @@ impl Partition {
             let value = record.expect("valid").value;
             self.log.push(u64::from_be_bytes(value[..].try_into().expect("eight bytes")));
         }
+        let prefix = StoredPrefix {
+            base_offset: Offset(first),
+            epoch: Term(1),
+            log_time: LogTime(1),
+            count: header.count,
+            visible: header.count,
+            body_len: header.length,
+        };
+        let stored = [prefix.encode(&Suppressed::default()), bytes.clone()].concat();
+        self.stored.push((first, first + u64::from(header.count), stored.into()));
         state.results.insert(base, (first, header.count));
         state.next = base + u64::from(header.count);
         Ok(receipt(first, header.count, false))
