@@ -185,6 +185,35 @@ mod tests {
     }
 
     #[test]
+    fn metrics_are_served_with_their_meaning() {
+        use std::io::{Read, Write};
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = {
+            let _within = runtime.enter();
+            serve_metrics("127.0.0.1:0".parse().unwrap()).unwrap()
+        };
+        describe(&[Metric {
+            name: "quorate_test_seconds",
+            kind: MetricKind::Histogram,
+            unit: Unit::Seconds,
+            help: "A test.",
+        }]);
+        metrics::histogram!("quorate_test_seconds").record(0.003);
+        // The exporter binds its listener once the runtime runs it.
+        let mut socket = loop {
+            match std::net::TcpStream::connect(address) {
+                Ok(socket) => break socket,
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        socket.read_to_string(&mut page).unwrap();
+        assert!(page.contains("# HELP quorate_test_seconds A test."), "{page}");
+        assert!(page.contains("quorate_test_seconds_bucket{le=\"0.005\"} 1"), "{page}");
+    }
+
+    #[test]
     fn repeated_lines_are_limited_and_counted() {
         let mut repeats = Repeats::new(Duration::from_secs(1));
         let said: Vec<_> = (0..30).filter_map(|i| repeats.say(BootTime(i * 100_000_000))).collect();

@@ -102,7 +102,7 @@ pub trait PeerSink: Send + Sync + 'static {
         let _ = (peer, group, to, ok);
     }
 
-    /// While false, incoming streams are not read: HTTP/2 windows fill and the senders' queues take over.
+    /// While false, incoming bulk streams are not read: HTTP/2 windows fill and the senders' queues take over.
     fn has_room(&self) -> bool {
         true
     }

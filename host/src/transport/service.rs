@@ -129,7 +129,8 @@ impl Inner {
             if self.is_stale(peer, incarnation) {
                 return Err(Status::failed_precondition("STALE_INCARNATION: a newer incarnation said hello"));
             }
-            while !self.sink.has_room() {
+            // Votes and heartbeats must get through also while appends wait for the disk.
+            while lane == Lane::Bulk && !self.sink.has_room() {
                 tokio::time::sleep(ROOM_PAUSE).await;
             }
             if let Some(heard) = frame.last_heard.take() {
