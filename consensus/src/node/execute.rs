@@ -9,7 +9,7 @@ use quorate_proto::v1::Receipt;
 use raft::eraftpb::{Entry, EntryType};
 
 use super::effect::{AppliedEntry, NodeEffect};
-use super::partition_replica::{PartitionReplica, Turn};
+use super::partition_replica::{PartitionReplica, Release, Turn};
 use super::pipeline::Pending;
 use super::refuse;
 use crate::effect::{Note, ReplicaEffect};
@@ -102,10 +102,11 @@ impl<P: Policy> PartitionReplica<P> {
 
     fn announce_release(&mut self, term: Term, for_fence: bool, turn: &mut Turn<'_>) {
         turn.counters.released += 1;
-        self.released = Some((term, for_fence));
+        self.released = Some(Release { term, for_fence, at: turn.now });
         self.report_now = true;
-        let (group, replica) = (self.group(), self.assignment.replica);
-        turn.tell_observers(SessionUp::Release { group, replica, term, for_fence });
+        if let Some(notice) = self.release_notice() {
+            turn.tell_observers(notice);
+        }
     }
 
     fn role_changed(&mut self, role: Role, term: Term, leader: Option<ReplicaId>, turn: &mut Turn<'_>) {

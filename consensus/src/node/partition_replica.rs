@@ -47,6 +47,14 @@ impl Turn<'_> {
     }
 }
 
+/// A term that this replica released (H1, F3).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    pub(super) term: Term,
+    pub(super) for_fence: bool,
+    pub(super) at: BootTime,
+}
+
 /// What a replica is opened with beside its node's configuration.
 #[derive(Debug)]
 pub(super) struct Opening {
@@ -75,8 +83,8 @@ pub(super) struct PartitionReplica<P: Policy> {
     pub(super) view: View,
     /// Term in which this replica leads.
     pub(super) leading: Option<Term>,
-    /// Newest term released, told again on each new session: the notice may have been lost.
-    pub(super) released: Option<(Term, bool)>,
+    /// Newest release: told again, because a notice may be lost with its session or its observer leader.
+    pub(super) released: Option<Release>,
     /// Writes not yet flushed and when they were handed out (B4).
     pub(super) writes: VecDeque<(PersistId, BootTime)>,
     /// A snapshot is being put in place.
@@ -306,6 +314,12 @@ impl<P: Policy> PartitionReplica<P> {
         if self.leading.is_some() && (!patient || self.pipeline.is_empty()) {
             self.replica.release(turn.now, "shutdown", &mut self.effects);
         }
+    }
+
+    /// The newest release as the observers are told of it.
+    pub(super) fn release_notice(&self) -> Option<SessionUp> {
+        let Release { term, for_fence, .. } = self.released?;
+        Some(SessionUp::Release { group: self.group(), replica: self.assignment.replica, term, for_fence })
     }
 
     /// As the observers hear it.

@@ -1,5 +1,7 @@
 //! What the node tells the observers: who it is, beats, reports, leases, releases.
 
+use std::time::Duration;
+
 use quorate_proto::control::{Heartbeat, LeaseAnswer, LeaseItem, LeaseRequest, ReplicaReport, SessionDown, SessionUp};
 use quorate_proto::ids::{GroupId, NodeId};
 use quorate_proto::time::BootTime;
@@ -7,7 +9,12 @@ use quorate_proto::time::BootTime;
 use super::dispatch::NodeCore;
 use super::effect::{NodeEffect, Observers};
 use super::hosting::Hosted;
+use super::partition_replica::PartitionReplica;
 use crate::policy::Policy;
+
+/// A release goes with every beat for so long: the observer leader that heard it may have died of the same fault.
+/// Longer than the observers' own election takes; the observers take a release once, however often they hear it.
+const RELEASE_REPEATED: Duration = Duration::from_secs(3);
 
 fn tell(to: Observers, message: SessionUp) -> NodeEffect {
     NodeEffect::Session { to, message: Box::new(message) }
@@ -18,12 +25,8 @@ impl<P: Policy> NodeCore<P> {
     pub(super) fn session_up(&mut self, observer: NodeId, now: BootTime, out: &mut Vec<NodeEffect>) {
         let to = Observers::One(observer);
         out.push(tell(to, SessionUp::Hello(self.config.hello.clone())));
-        for partition in self.partitions.values().filter_map(Hosted::live) {
-            if let Some((term, for_fence)) = partition.released {
-                let (group, replica) = (partition.group(), partition.assignment.replica);
-                out.push(tell(to, SessionUp::Release { group, replica, term, for_fence }));
-            }
-        }
+        let live = self.partitions.values().filter_map(Hosted::live);
+        out.extend(live.filter_map(PartitionReplica::release_notice).map(|notice| tell(to, notice)));
         self.disk.beat_soon(now);
     }
 
@@ -59,6 +62,9 @@ impl<P: Policy> NodeCore<P> {
 
     /// The beat: its token came back through the WAL queue (B4).
     pub(super) fn beat(&mut self, seq: u64, now: BootTime, out: &mut Vec<NodeEffect>) {
+        let live = self.partitions.values().filter_map(Hosted::live);
+        let fresh = live.filter(|p| p.released.is_some_and(|release| now.since(release.at) < RELEASE_REPEATED));
+        out.extend(fresh.filter_map(PartitionReplica::release_notice).map(|notice| tell(Observers::All, notice)));
         let reports = self.partitions.values().map(|hosted| hosted.report(now)).collect();
         out.push(tell(Observers::All, SessionUp::Heartbeat(self.heartbeat(seq, reports, false, now))));
     }

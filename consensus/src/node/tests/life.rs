@@ -7,7 +7,7 @@ use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
 use quorate_proto::refusal::Reason;
 use quorate_proto::time::BootTime;
 
-use super::harness::{assignments, batch, Cluster, GROUP};
+use super::harness::{assignments, batch, Cluster, Job, GROUP};
 use crate::effect::Note;
 use crate::node::effect::Observers;
 use crate::node::NodeEvent;
@@ -56,6 +56,22 @@ fn a_stalled_wal_stops_serving_releases_and_reports() {
     cluster.nodes.get_mut(&1).expect("a node").hang = false;
     cluster.advance(1_000);
     assert!(cluster.heartbeats(1).last().expect("beats again").disk_ok);
+}
+
+#[test]
+fn a_paused_process_does_not_take_its_own_pause_for_a_stalled_disk() {
+    let mut cluster = Cluster::led();
+    cluster.nodes.get_mut(&1).expect("a node").hang = true;
+    cluster.advance(500);
+    assert!(cluster.nodes[&1].disk.iter().any(|job| matches!(job, Job::Token(_))), "a token is under way");
+    // Stopped for 1.1 s; the flush ended meanwhile, but the tick is first in the mailbox.
+    cluster.now += Duration::from_millis(1_100);
+    cluster.event(1, NodeEvent::Tick);
+    assert!(cluster.heartbeats(1).iter().all(|beat| beat.disk_ok));
+    cluster.nodes.get_mut(&1).expect("a node").hang = false;
+    cluster.settle();
+    cluster.advance(500);
+    assert!(cluster.heartbeats(1).iter().all(|beat| beat.disk_ok));
 }
 
 #[test]
@@ -111,6 +127,22 @@ fn a_release_is_told_again_on_every_new_session() {
         *to == Observers::One(NodeId(103)) && matches!(up, SessionUp::Release { group: GROUP, .. })
     };
     assert!(cluster.nodes[&1].told.iter().any(again));
+}
+
+#[test]
+fn a_release_goes_with_the_beats_for_a_while() {
+    let mut cluster = Cluster::led();
+    cluster.event(1, NodeEvent::Shutdown);
+    cluster.advance(2_000);
+    let releases = |cluster: &Cluster| {
+        let told = cluster.nodes[&1].told.iter();
+        told.filter(|(_, up)| matches!(up, SessionUp::Release { .. })).count()
+    };
+    assert!(releases(&cluster) >= 4, "the observer leader that heard it may be gone");
+    cluster.advance(2_000);
+    let by_then = releases(&cluster);
+    cluster.advance(5_000);
+    assert_eq!(releases(&cluster), by_then);
 }
 
 #[test]
