@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use quorate_host::telemetry::{self, LogTarget};
 use tokio::signal::unix::{signal, SignalKind};
 
 use crate::config::ServerConfig;
@@ -53,6 +54,9 @@ pub struct ChildCommand {
 /// When the supervisor itself could not do its work.
 pub fn run_supervisor(config: &ServerConfig, child: &ChildCommand) -> Result<i32, ServerError> {
     config.validate()?;
+    // The node appends to the same file.
+    let target = config.log_file.clone().map_or(LogTarget::Stderr, LogTarget::File);
+    telemetry::init_logs(&target, &config.log_filter).map_err(|e| ServerError::Config(e.to_string()))?;
     let end_with = if config.die_with_parent { child::end_with_parent()? } else { None };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
