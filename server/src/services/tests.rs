@@ -277,7 +277,8 @@ async fn connect(node: &Node) -> v1::log_client::LogClient<tonic::transport::Cha
     let service = LogService::server(Arc::clone(&node.shared));
     let server = tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming);
     tokio::spawn(server);
-    v1::log_client::LogClient::connect(format!("http://{address}")).await.unwrap()
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    v1::log_client::LogClient::new(channel.connect().await.unwrap())
 }
 
 #[tokio::test]
