@@ -18,6 +18,9 @@ use super::file;
 use super::files::{PartitionFiles, SnapshotFile};
 use super::segment::Found;
 
+/// A queue that never grew beyond this is nobody's business.
+const BACKLOG_WORTH_TELLING: u64 = 4 << 20;
+
 /// Where the storage lives and how it cuts.
 #[derive(Clone, Debug)]
 pub struct StorageSettings {
@@ -281,7 +284,9 @@ impl<F: Fn(StorageNotice)> Worker<F> {
                 drop(entries);
                 self.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 let rest = waiting.fetch_sub(bytes, Ordering::Relaxed) - bytes;
-                (self.notify)(StorageNotice::Backlog { group, bytes: rest });
+                if rest + bytes > BACKLOG_WORTH_TELLING {
+                    (self.notify)(StorageNotice::Backlog { group, bytes: rest });
+                }
             }
             Command::Checkpoint { group, index, term, state } => {
                 let checkpoint = self.files(group)?.checkpoint(index, term, state)?;
