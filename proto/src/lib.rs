@@ -24,6 +24,8 @@ pub mod names;
 pub mod reasons;
 pub mod refusal;
 pub mod slot;
+#[cfg(feature = "grpc")]
+pub mod status;
 pub mod time;
 
 /// Public messages (package `quorate.v1`).

@@ -1,0 +1,171 @@
+//! Start of an observer: lock and identity (B1), recovery of the write-ahead log, the snapshot that fits it, the core.
+
+use std::collections::BTreeMap;
+use std::sync::{mpsc, Arc};
+use std::thread::JoinHandle;
+
+use quorate_consensus::directory::Directory;
+use quorate_consensus::observer::{self as core_of, ObserverCore};
+use quorate_host::clock::{Clock, SystemClock};
+use quorate_host::data_dir::{DataDir, NodeKind};
+use quorate_host::transport::{PeerSink, Transport, TransportConfig};
+use quorate_host::turn::{mailbox, Mailbox, Post};
+use quorate_host::wal::{NoFaults, Wal, WalConfig, WalProfile};
+use quorate_proto::control::ObserverInfo;
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
+use quorate_proto::time::BootTime;
+use tokio::sync::watch;
+
+use super::inlets::{FromPeers, FromWal, ShellEvent, MAILBOX};
+use super::metrics::Metrics;
+use super::shell::Shell;
+use super::story::Story;
+use crate::config::ObserverConfig;
+use crate::error::ObserverError;
+use crate::files::{SnapshotFile, Snapshots, View};
+use crate::routes::{Picture, Watchers};
+
+/// What a start yields.
+pub(super) struct Booted {
+    pub mailbox: Mailbox<ShellEvent>,
+    pub shell: Shell,
+    pub sink: Arc<dyn PeerSink>,
+    pub transport_config: TransportConfig,
+    /// Keeps the lock.
+    pub data_dir: DataDir,
+    /// Writes snapshot files and the view.
+    pub files: JoinHandle<()>,
+}
+
+/// What the files' thread is asked for.
+pub(super) enum FileJob {
+    /// Write a snapshot file.
+    Snapshot(SnapshotFile),
+    /// Make the view equal to this.
+    View(Box<Directory>),
+}
+
+/// Starts everything but the listeners' services. Call it within the runtime.
+pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) -> Result<Booted, ObserverError> {
+    let data_dir = DataDir::open(&config.data_dir, NodeKind::Observer, config.cluster(), config.node())
+        .map_err(|e| ObserverError::DataDir(e.to_string()))?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let (post, mailbox) = mailbox(MAILBOX);
+    let notices = Arc::new(FromWal { post: post.clone() });
+    let wal_config = WalConfig::new(config.data_dir.join("wal"), WalProfile::Observer);
+    let (wal, mut recovered) = Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(&clock), notices)
+        .map_err(|e| ObserverError::Wal(e.to_string()))?;
+    let wal = Arc::new(wal);
+    let snapshots =
+        Snapshots::open(&config.data_dir.join("directory")).map_err(|e| ObserverError::io("directory snapshots", e))?;
+    let group = recovered.groups.remove(&GroupId::DIRECTORY).unwrap_or_default();
+    let core = core(&config, &data_dir, group, &snapshots, clock.now())?;
+    let files = start_files(&config, snapshots, core.directory(), post.clone())?;
+    let sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
+    let transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
+    let mut transport = Transport::new(transport_config.clone(), Arc::clone(&sink));
+    transport.set_peers(config.observers.iter().map(|o| (NodeId(o.id), o.peer_address.clone())));
+    let picture = Picture::take(&core, None, clock.now());
+    let story = Story::new(core.directory());
+    let shell = Shell {
+        core,
+        clock,
+        wal,
+        transport,
+        config,
+        metrics: Metrics::register(),
+        closing,
+        files: files.0,
+        sessions: BTreeMap::new(),
+        exits: BTreeMap::new(),
+        admins: BTreeMap::new(),
+        watchers: Watchers::default(),
+        picture,
+        story,
+        next_ticket: Ticket::ZERO,
+        effects: Vec::new(),
+        wal_requests: Vec::new(),
+        changed: true,
+        view_stale: true,
+        second: BootTime::ZERO,
+        fatal: None,
+        poisoned: false,
+        terminated: false,
+    };
+    Ok(Booted { mailbox, shell, sink, transport_config, data_dir, files: files.1 })
+}
+
+fn core(
+    config: &ObserverConfig,
+    data_dir: &DataDir,
+    group: quorate_host::wal::RecoveredGroup,
+    snapshots: &Snapshots,
+    now: BootTime,
+) -> Result<ObserverCore, ObserverError> {
+    let restored = group.restored().map_err(|e| ObserverError::Directory(e.to_string()))?;
+    let snapshot = match &restored {
+        Some(restored) => {
+            let first = restored.compacted.0;
+            let last = restored.entries.last().map_or(first, |e| LogIndex(e.index));
+            let found = snapshots.newest(first, last);
+            found.map_err(|e| ObserverError::io("directory snapshots", e))?
+        }
+        None => None,
+    };
+    let me = ObserverInfo {
+        node: config.node(),
+        name: config.name.clone(),
+        address: config.address_of(config.node()).unwrap_or_default().to_owned(),
+        incarnation: data_dir.incarnation(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let members = config.observers.iter().map(|o| NodeId(o.id)).collect();
+    let mut core_config = core_of::ObserverConfig::new(config.cluster(), me, members, rand::random());
+    core_config.timing = config.timing();
+    core_config.snapshot_entries = config.snapshot_entries;
+    let data = snapshot.as_ref().map(|s| s.data.as_ref());
+    let core =
+        ObserverCore::new(core_config, restored, data, now).map_err(|e| ObserverError::Directory(e.to_string()))?;
+    if let Some(snapshot) = snapshot {
+        tracing::info!(index = %snapshot.index, "directory restored from its snapshot");
+    }
+    Ok(core)
+}
+
+/// The thread that writes snapshot files and the view: neither may hold up the loop.
+fn start_files(
+    config: &ObserverConfig,
+    snapshots: Snapshots,
+    directory: &Directory,
+    post: Post<ShellEvent>,
+) -> Result<(mpsc::Sender<FileJob>, JoinHandle<()>), ObserverError> {
+    let view = match View::open(&config.data_dir.join("view")) {
+        Ok(view) => Some(view),
+        Err(error) => {
+            tracing::warn!(%error, "going on without the view");
+            None
+        }
+    };
+    if view.as_ref().is_some_and(|view| view.applied() > Some(directory.applied().0)) {
+        tracing::warn!("the view is ahead of the directory: it will be rebuilt");
+    }
+    let (jobs, work) = mpsc::channel();
+    let run = move || {
+        for job in work {
+            match job {
+                FileJob::Snapshot(snapshot) => post.push(match snapshots.save(&snapshot) {
+                    Ok(()) => ShellEvent::Saved(snapshot),
+                    Err(error) => ShellEvent::NotSaved(error.to_string()),
+                }),
+                FileJob::View(directory) => {
+                    if let Some(Err(error)) = view.as_ref().map(|view| view.refresh(&directory)) {
+                        tracing::warn!(%error, "the view was not refreshed");
+                    }
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("files".to_owned()).spawn(run);
+    Ok((jobs, thread.map_err(|e| ObserverError::io("cannot start the files' thread", e))?))
+}

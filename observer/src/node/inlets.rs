@@ -1,0 +1,77 @@
+//! Everything that happens to an observer comes through one mailbox: this is what it holds, and who puts it there.
+
+use std::sync::Weak;
+
+use quorate_consensus::envelope::{Envelope, Lane};
+use quorate_consensus::observer::ObserverEvent;
+use quorate_host::transport::PeerSink;
+use quorate_host::turn::Post;
+use quorate_host::wal::{exit_on_poison, Wal, WalNotice, WalNotices};
+use quorate_proto::control::LastHeard;
+use quorate_proto::ids::NodeId;
+
+use crate::files::SnapshotFile;
+use crate::services::Request;
+
+/// Clients and sessions are not read while this many events wait.
+pub(super) const MAILBOX: usize = 16_384;
+
+/// One thing that happened.
+pub(crate) enum ShellEvent {
+    /// As the core takes it.
+    Core(ObserverEvent),
+    /// From a service.
+    Request(Request),
+    /// From the write-ahead log.
+    Wal(WalNotice),
+    /// A snapshot file is durable.
+    Saved(SnapshotFile),
+    /// A snapshot file could not be written: the log grows, the next one is tried at the next start.
+    NotSaved(String),
+    /// The write-ahead log failed (B3). The process ends within 200 ms.
+    Poisoned(String),
+    /// Stop in order.
+    Terminate,
+}
+
+/// What the write-ahead log tells.
+pub(super) struct FromWal {
+    pub post: Post<ShellEvent>,
+}
+
+impl WalNotices for FromWal {
+    fn completed(&self, notices: Vec<WalNotice>) {
+        self.post.push_all(notices.into_iter().map(ShellEvent::Wal));
+    }
+
+    fn poisoned(&self, reason: &str) {
+        exit_on_poison();
+        self.post.push(ShellEvent::Poisoned(reason.to_owned()));
+    }
+}
+
+/// What the other observers tell.
+pub(super) struct FromPeers {
+    pub post: Post<ShellEvent>,
+    pub wal: Weak<Wal>,
+}
+
+impl PeerSink for FromPeers {
+    fn deliver(&self, _from: NodeId, _lane: Lane, envelopes: Vec<Envelope>) {
+        self.post.push_all(envelopes.into_iter().map(|e| ShellEvent::Core(ObserverEvent::Peer(Box::new(e)))));
+    }
+
+    fn last_heard(&self, from: NodeId, heard: LastHeard) {
+        if heard.observer.node == from {
+            self.post.push(ShellEvent::Core(ObserverEvent::LastHeard(heard)));
+        }
+    }
+
+    fn lost(&self, peer: NodeId) {
+        self.post.push(ShellEvent::Core(ObserverEvent::PeerLost(peer)));
+    }
+
+    fn has_room(&self) -> bool {
+        self.post.has_room() && self.wal.upgrade().is_none_or(|wal| wal.has_room())
+    }
+}

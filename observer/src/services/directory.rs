@@ -1,0 +1,178 @@
+//! `Directory` and `Admin` (`4-interfaces`): any observer answers reads and pushes routes; its leader makes topics.
+
+use std::pin::Pin;
+
+use quorate_consensus::directory::PARTITIONS_MAX;
+use quorate_proto::ids::{ClusterId, OperationId, PartitionNo};
+use quorate_proto::names::TopicName;
+use quorate_proto::refusal::{Reason, Refusal};
+use quorate_proto::status::status;
+use quorate_proto::v1;
+use quorate_proto::v1::admin_server::{Admin, AdminServer};
+use quorate_proto::v1::directory_server::{Directory, DirectoryServer};
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request as Call, Response, Status};
+
+use super::{describe, Loop, Request, MESSAGE_MAX};
+use crate::routes::PROTOCOL_VERSION;
+
+/// Failovers listed when the caller names no limit.
+const FAILOVERS: u32 = 100;
+
+/// Both services.
+#[derive(Clone)]
+pub struct DirectoryService {
+    core: Loop,
+}
+
+impl DirectoryService {
+    /// Ready for a tonic router.
+    #[must_use]
+    pub fn servers(core: Loop) -> (DirectoryServer<Self>, AdminServer<Self>) {
+        let service = Self { core };
+        let directory = DirectoryServer::new(service.clone());
+        let admin = AdminServer::new(service);
+        (
+            directory.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX),
+            admin.max_decoding_message_size(MESSAGE_MAX).max_encoding_message_size(MESSAGE_MAX),
+        )
+    }
+
+    async fn watch(&self, request: v1::WatchRoutesRequest) -> Result<Routes, Refusal> {
+        let refuse = |reason, what: String, action: &str| Err(Refusal::new(reason, what, self.core.subject(), action));
+        let cluster = self.core.config.cluster();
+        if !request.cluster_id.is_empty() && ClusterId::from_hex(&request.cluster_id) != Some(cluster) {
+            let what = format!("this is cluster {cluster}, not {}", request.cluster_id);
+            return refuse(Reason::ClusterMismatch, what, "check the addresses of the observers");
+        }
+        if request.protocol_version < PROTOCOL_VERSION {
+            let what = format!("routes have protocol version {PROTOCOL_VERSION}, not {}", request.protocol_version);
+            return refuse(
+                Reason::UnsupportedVersion,
+                what,
+                "set protocol_version to what the client speaks, or upgrade it",
+            );
+        }
+        let topics = request.topics.iter().map(|name| full_name(name)).collect::<Result<Vec<_>, _>>()?;
+        let (reply, watching) = oneshot::channel();
+        self.core.ask(Request::Watch(topics, reply))?;
+        let routes = self.core.answer(watching).await??;
+        Ok(Box::pin(ReceiverStream::new(routes).map(Ok)))
+    }
+
+    async fn topic(&self, name: String) -> Result<v1::TopicDescription, Refusal> {
+        let name = full_name(&name)?;
+        let unknown = unknown_topic(&name);
+        let found = self.core.look(move |core, _, now| describe::topic(core, &name, now)).await?;
+        found.ok_or(unknown)
+    }
+
+    async fn create(&self, request: v1::CreateTopicRequest) -> Result<v1::TopicDescription, Refusal> {
+        let name = full_name(&request.topic)?;
+        let wrong = |what: String, action: &str| {
+            Err(Refusal::new(Reason::InvalidArgument, what, format!("topic {name}"), action))
+        };
+        if request.partitions == 0 || request.partitions > PARTITIONS_MAX {
+            let what = format!("{} partitions, allowed are 1 to {PARTITIONS_MAX}", request.partitions);
+            return wrong(what, "choose another number");
+        }
+        let operation = if request.operation_id.is_empty() {
+            OperationId(rand::random())
+        } else {
+            match OperationId::from_slice(&request.operation_id) {
+                Some(operation) => operation,
+                None => return wrong("operation_id has not 16 bytes".to_owned(), "send 16 random bytes, or none"),
+            }
+        };
+        let (reply, made) = oneshot::channel();
+        let partitions = request.partitions;
+        self.core.ask(Request::CreateTopic { name: name.clone(), partitions, operation, reply })?;
+        if let Err(mut refusal) = self.core.answer(made).await? {
+            let address = refusal.leader.and_then(|leader| self.core.config.address_of(leader));
+            if let Some(address) = address.filter(|_| refusal.reason == Reason::NotLeader) {
+                refusal.action = format!("ask the observer that leads, at {address}");
+            }
+            return Err(refusal);
+        }
+        self.topic(name).await
+    }
+}
+
+/// `namespace/name`, checked.
+fn full_name(text: &str) -> Result<String, Refusal> {
+    text.parse::<TopicName>().map(|name| name.to_string()).map_err(|error| {
+        let action = "use 1 to 200 of A-Z a-z 0-9 . _ -, with `namespace/` before it if you need one";
+        Refusal::new(Reason::InvalidArgument, error.to_string(), format!("topic {text}"), action)
+    })
+}
+
+fn unknown_topic(name: &str) -> Refusal {
+    let action = "check the name (`quorate topic list`), or create it: topics are never made by use";
+    Refusal::new(Reason::UnknownTopic, "there is no such topic", format!("topic {name}"), action)
+}
+
+type Routes = Pin<Box<dyn Stream<Item = Result<v1::Routes, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Directory for DirectoryService {
+    type WatchRoutesStream = Routes;
+
+    async fn watch_routes(&self, call: Call<v1::WatchRoutesRequest>) -> Result<Response<Routes>, Status> {
+        self.watch(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn describe_topic(
+        &self,
+        call: Call<v1::DescribeTopicRequest>,
+    ) -> Result<Response<v1::TopicDescription>, Status> {
+        self.topic(call.into_inner().topic).await.map(Response::new).map_err(status)
+    }
+
+    async fn list_topics(&self, _: Call<v1::ListTopicsRequest>) -> Result<Response<v1::ListTopicsResponse>, Status> {
+        self.core.look(|core, _, now| describe::topics(core, now)).await.map(Response::new).map_err(status)
+    }
+
+    async fn describe_partition(
+        &self,
+        call: Call<v1::DescribePartitionRequest>,
+    ) -> Result<Response<v1::PartitionDescription>, Status> {
+        let v1::DescribePartitionRequest { topic, partition } = call.into_inner();
+        let name = full_name(&topic).map_err(status)?;
+        let missing = Refusal::new(
+            Reason::UnknownTopic,
+            "there is no such topic or partition",
+            format!("{name}/{partition}"),
+            "check it with `quorate topic describe`",
+        );
+        let number = PartitionNo(partition);
+        let found = self.core.look(move |core, _, now| describe::partition_of(core, &name, number, now)).await;
+        found.and_then(|found| found.ok_or(missing)).map(Response::new).map_err(status)
+    }
+
+    async fn list_nodes(&self, _: Call<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
+        self.core.look(describe::nodes).await.map(Response::new).map_err(status)
+    }
+
+    async fn list_failovers(
+        &self,
+        call: Call<v1::ListFailoversRequest>,
+    ) -> Result<Response<v1::ListFailoversResponse>, Status> {
+        let limit = call.into_inner().limit;
+        let limit = if limit == 0 { FAILOVERS } else { limit } as usize;
+        let look = move |core: &quorate_consensus::observer::ObserverCore| {
+            let all = core.directory().failovers();
+            let skip = all.len().saturating_sub(limit);
+            v1::ListFailoversResponse { failovers: all.iter().skip(skip).cloned().collect() }
+        };
+        self.core.look(move |core, _, _| look(core)).await.map(Response::new).map_err(status)
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for DirectoryService {
+    async fn create_topic(&self, call: Call<v1::CreateTopicRequest>) -> Result<Response<v1::TopicDescription>, Status> {
+        self.create(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+}
