@@ -7,7 +7,8 @@ use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
 use quorate_proto::refusal::Reason;
 use quorate_proto::time::BootTime;
 
-use super::harness::{assignments, batch, Cluster, Job, GROUP};
+use super::harness::{assignments, batch, Cluster, GROUP};
+use super::host::Job;
 use crate::effect::Note;
 use crate::node::effect::Observers;
 use crate::node::NodeEvent;

@@ -1,6 +1,7 @@
 //! The node's core among its peers, one test per rule.
 
 mod harness;
+mod host;
 mod leases;
 mod life;
 mod publishing;

@@ -2,7 +2,8 @@
 
 use quorate_proto::ids::{LogIndex, Offset};
 
-use super::harness::{batch, Cluster, Job, GROUP};
+use super::harness::{batch, Cluster, GROUP};
+use super::host::Job;
 use crate::node::{NodeEvent, NodeLimits};
 
 fn small() -> NodeLimits {
