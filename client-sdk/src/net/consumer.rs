@@ -181,7 +181,7 @@ impl Consumer {
     }
 
     /// Next record of the chunk that is open.
-    fn from_current(&mut self) -> Option<Result<ConsumedRecord, Refusal>> {
+    fn next_of_current(&mut self) -> Option<Result<ConsumedRecord, Refusal>> {
         let open = self.current.as_mut()?;
         let next = open.next();
         match &next {
@@ -244,7 +244,7 @@ impl Stream for Consumer {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(read) = self.from_current() {
+            if let Some(read) = self.next_of_current() {
                 return Poll::Ready(Some(read));
             }
             match self.fetched.poll_recv(context) {

@@ -166,7 +166,7 @@ impl LeaderPath {
                 let mut leader = self.leader().await;
                 let request = v1::ListOffsetsRequest {
                     partition: Some(self.wire_partition()),
-                    at: Some(at.clone()),
+                    at: Some(at),
                     cluster_id: self.cluster_id(),
                 };
                 let answer = tokio::select! {
