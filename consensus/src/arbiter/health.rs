@@ -132,20 +132,21 @@ pub fn assess(scene: &Scene<'_>, partition: &Partition, elected_at: impl Fn(Lead
 }
 
 fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leader>) -> Health {
+    let served = scene.view.last_served(partition.group).unwrap_or(scene.now);
     let Some(leader) = holder else {
-        return Health::Leaderless { cause: Cause::NoLeader, was: None, since: scene.now };
+        return Health::Leaderless { cause: Cause::NoLeader, was: None, since: served };
     };
     let lost = |cause, since| Health::Leaderless { cause, was: Some(leader), since };
     let sign = scene.view.last_sign(leader.node, scene.now);
     if scene.directory.leader_of(partition.group).is_none() {
         if partition.is_released(leader.replica, leader.term) {
-            return lost(Cause::Released, scene.now);
+            return lost(Cause::Released, served);
         }
         return lost(Cause::ExitNotice, sign);
     }
     if scene.view.report(scene.directory, partition.group, leader.node).is_some() {
         // It says itself that it leads no more.
-        return lost(Cause::NoLeader, scene.now);
+        return lost(Cause::NoLeader, served);
     }
     if scene.view.suspect(leader.node, scene.now) {
         return lost(Cause::Silence, sign);

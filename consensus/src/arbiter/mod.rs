@@ -140,6 +140,10 @@ impl Arbiter {
     /// Looks at one partition; returns a permit to propose, if one is due.
     pub fn examine(&mut self, scene: &Scene<'_>, partition: &Partition) -> Option<Permit> {
         let work = self.work.entry(partition.group).or_default();
+        if work.pending {
+            // A decision is on its way: an older report that still shows the old leader must not undo its reason.
+            return None;
+        }
         let health = work.assess(scene, partition);
         let now = scene.now;
         match health {
@@ -165,7 +169,7 @@ impl Arbiter {
                 }
             }
         }
-        if work.pending || !work.due(scene, partition) {
+        if !work.due(scene, partition) {
             return None;
         }
         work.failed.retain(|_, at| now.since(*at) < DEMOTED);

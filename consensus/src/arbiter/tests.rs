@@ -260,3 +260,30 @@ fn permits_for_one_partition_are_paced_and_reset_by_events() {
     let candidates: BTreeSet<u64> = (1..=3).collect();
     assert!(candidates.contains(&stage.choice(&[]).expect("there")));
 }
+
+#[test]
+fn a_decision_on_its_way_is_not_undone_by_an_older_report() {
+    let mut stage = Stage::new();
+    stage.leads(2);
+    let mut arbiter = Arbiter::default();
+    let hit = arbiter.examine_death(&stage.scene(), NodeId(2), Incarnation(1));
+    assert!(matches!(hit.as_slice(), [(GROUP, Some(_))]), "{hit:?}");
+    arbiter.set_pending([GROUP], true);
+    // The death is not applied yet, so the last report of the dead leader still counts as a leader's.
+    let partition = stage.directory.partition(GROUP).expect("there");
+    assert_eq!(arbiter.examine(&stage.scene(), partition), None);
+    assert_eq!(arbiter.suspicion(GROUP).map(|s| s.cause), Some(Cause::ExitNotice));
+}
+
+#[test]
+fn a_partition_without_leader_has_been_without_since_it_was_last_served() {
+    let mut stage = Stage::new();
+    stage.leads(2);
+    let served = stage.now;
+    stage.now += MS(100);
+    stage.report(2, |_| {});
+    assert_eq!(stage.view.last_served(GROUP), Some(stage.now), "the end of serving is reported at once");
+    stage.now += MS(400);
+    stage.report(2, |_| {});
+    assert_eq!(stage.view.last_served(GROUP), Some(served + MS(100)));
+}

@@ -1,7 +1,7 @@
 //! What one observer has heard: sessions, heartbeats and reports of data nodes, and the other observers' last-heard
 //! tables. Every observer keeps it, so that a new observer leader decides at once (protocol L5, S1).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport};
@@ -73,6 +73,8 @@ pub struct ClusterView {
     table_age: Duration,
     nodes: BTreeMap<NodeId, NodeView>,
     tables: BTreeMap<NodeId, Table>,
+    /// When each partition was last known to be served.
+    served: BTreeMap<GroupId, BootTime>,
 }
 
 impl ClusterView {
@@ -86,6 +88,7 @@ impl ClusterView {
             table_age: timing.arbiter_tick * TABLE_TICKS,
             nodes: BTreeMap::new(),
             tables: BTreeMap::new(),
+            served: BTreeMap::new(),
         }
     }
 
@@ -133,6 +136,9 @@ impl ClusterView {
         let mut before = std::mem::take(&mut view.reports);
         for report in beat.reports {
             let old = before.remove(&report.group);
+            if report.serving || old.as_ref().is_some_and(|old| old.report.serving) {
+                self.served.insert(report.group, now);
+            }
             if disk_changed || old.is_none_or(|old| signal(&old.report) != signal(&report)) {
                 changed.push(report.group);
             }
@@ -190,6 +196,18 @@ impl ClusterView {
     pub fn last_sign(&self, node: NodeId, now: BootTime) -> BootTime {
         let own = self.nodes.get(&node).map_or(self.started, |v| v.broken.unwrap_or(v.heard));
         own.min(now)
+    }
+
+    /// When a partition was last known to be served: a leader reports the end of its serving at once.
+    #[must_use]
+    pub fn last_served(&self, group: GroupId) -> Option<BootTime> {
+        self.served.get(&group).copied()
+    }
+
+    /// Data nodes that are suspect now.
+    #[must_use]
+    pub fn suspects(&self, directory: &Directory, now: BootTime) -> BTreeSet<NodeId> {
+        directory.nodes().keys().copied().filter(|node| self.suspect(*node, now)).collect()
     }
 
     /// The report of a replica's registered, live process.

@@ -185,8 +185,9 @@ impl<P: Policy> ObserverCore<P> {
             }
             Some(Pending::Register(node)) => {
                 let session = self.view.node(*node).and_then(|v| v.session);
-                if let Some(session) = session {
-                    self.refuse(session, refusal.to_string(), true, out);
+                let hello = session.and_then(|s| self.sessions.get(&s)).and_then(|s| s.hello.clone());
+                if let (Some(session), Some(hello)) = (session, hello) {
+                    self.refuse_registration(session, &hello, refusal, out);
                 }
             }
             _ if self.directory.cluster() != self.cfg.cluster => self.fail(refusal.to_string(), out),

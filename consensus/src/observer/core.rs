@@ -284,8 +284,9 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         self.clock.observe(table.observer.node, table.wall, now);
+        let before = self.view.suspects(&self.directory, now);
         self.view.table(table, now);
-        if self.leading {
+        if self.leading && self.view.suspects(&self.directory, now) != before {
             self.examine_all(now, out);
         }
     }

@@ -66,6 +66,8 @@ impl Story {
         for (i, (topic, p)) in moved.enumerate() {
             if i >= LEADER_LINES {
                 more += 1;
+            } else if p.leader_node == 0 && p.epoch == 0 {
+                // A new topic: its first leaders are on their way.
             } else if p.leader_node == 0 {
                 tracing::warn!(partition = format!("{topic}/{}", p.partition), "no leader");
             } else {
