@@ -53,6 +53,8 @@ pub struct Suspicion {
 struct Work {
     suspicion: Option<Suspicion>,
     last: Option<LastPermit>,
+    /// When the newest permit was applied, whatever became of it.
+    issued: Option<BootTime>,
     level: usize,
     /// Decide again without waiting: a fact arrived that makes the last permit useless or a new one better.
     urgent: bool,
@@ -132,6 +134,7 @@ impl Arbiter {
             at: now,
             tried: if backed { now } else { now.max(silent) } + ELECTION,
         });
+        work.issued = Some(now);
         work.urgent = false;
         work.pending = false;
         work.suspicion
@@ -173,7 +176,14 @@ impl Arbiter {
             return None;
         }
         work.failed.retain(|_, at| now.since(*at) < DEMOTED);
-        choose(scene, partition, None, |replica| work.failed.contains_key(&replica))
+        let permit = choose(scene, partition, None, |replica| work.failed.contains_key(&replica))?;
+        // Nobody but a node that is being drained is left: it gives the leadership up again, at once perhaps.
+        let draining = partition
+            .node_of(permit.candidate)
+            .and_then(|node| scene.view.node(node))
+            .is_some_and(|view| view.draining);
+        let paced = work.issued.is_none_or(|at| now >= at + BACK_OFF[0]);
+        (!draining || paced).then_some(permit)
     }
 
     /// Partitions that a node's death leaves without a leader, with a permit for each: one record for all of them.

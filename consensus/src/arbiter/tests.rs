@@ -287,3 +287,22 @@ fn a_partition_without_leader_has_been_without_since_it_was_last_served() {
     stage.report(2, |_| {});
     assert_eq!(stage.view.last_served(GROUP), Some(served + MS(100)));
 }
+
+#[test]
+fn draining_nodes_do_not_pass_a_partition_around() {
+    let mut stage = Stage::new();
+    let draining = Heartbeat { disk_ok: true, draining: true, partial: true, ..Heartbeat::default() };
+    for node in 1..=3 {
+        stage.view.heartbeat(NodeId(node), draining.clone(), stage.now);
+    }
+    let mut arbiter = Arbiter::default();
+    let first = arbiter.examine(&stage.scene(), stage.directory.partition(GROUP).expect("there"));
+    arbiter.issued(&first.expect("somebody must lead"), &stage.timing, stage.now);
+    arbiter.urge(GROUP);
+    stage.now += MS(10);
+    let partition = stage.directory.partition(GROUP).expect("there");
+    assert_eq!(arbiter.examine(&stage.scene(), partition), None, "it would be released again at once");
+    stage.now += MS(490);
+    let partition = stage.directory.partition(GROUP).expect("there");
+    assert!(arbiter.examine(&stage.scene(), partition).is_some());
+}
