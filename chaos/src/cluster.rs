@@ -382,7 +382,7 @@ impl View {
     /// The process is gone.
     pub async fn supervisor(&self, id: u64) -> Result<ProcessId, Error> {
         let node = self.pid("server", id).await?;
-        Ok(node.stat().map_err(|e| Error::new(format!("node {id}: {e}")))?.parent)
+        supervisor_of(node).ok_or_else(|| Error::new(format!("node {id} ({node}) has no supervisor as its parent")))
     }
 
     /// Every process of the cluster on this host: nodes, observers, supervisors.
@@ -393,10 +393,12 @@ impl View {
         let mut all = Vec::new();
         for node in self.nodes().await? {
             let pid = ProcessId(node.pid);
-            let Ok(stat) = pid.stat() else { continue };
+            if !pid.alive() {
+                continue;
+            }
             all.push(pid);
-            if node.role == "server" && stat.parent.0 > 1 {
-                all.push(stat.parent);
+            if node.role == "server" {
+                all.extend(supervisor_of(pid));
             }
         }
         Ok(all)
@@ -467,4 +469,11 @@ impl View {
             }
         }
     }
+}
+
+/// The parent of a node's process, if it runs the same program: an orphan's parent is none of ours.
+fn supervisor_of(node: ProcessId) -> Option<ProcessId> {
+    let program = |pid: ProcessId| std::fs::read_link(format!("/proc/{}/exe", pid.0)).ok();
+    let parent = node.stat().ok()?.parent;
+    (program(parent)? == program(node)?).then_some(parent)
 }

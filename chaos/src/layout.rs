@@ -38,37 +38,37 @@ impl Ports {
     /// Data node, for clients.
     #[must_use]
     pub fn node(self, id: u64) -> SocketAddr {
-        self.at(0, id)
+        self.at(3, id)
     }
 
     /// Data node, for other data nodes.
     #[must_use]
     pub fn node_peer(self, id: u64) -> SocketAddr {
-        self.at(1, id)
+        self.at(4, id)
     }
 
     /// Data node, for Prometheus.
     #[must_use]
     pub fn node_metrics(self, id: u64) -> SocketAddr {
-        self.at(2, id)
+        self.at(5, id)
     }
 
     /// Observer, for clients and data nodes.
     #[must_use]
     pub fn observer(self, id: u64) -> SocketAddr {
-        self.at(3, id)
+        self.at(0, id)
     }
 
     /// Observer, for other observers.
     #[must_use]
     pub fn observer_peer(self, id: u64) -> SocketAddr {
-        self.at(4, id)
+        self.at(1, id)
     }
 
     /// Observer, for Prometheus.
     #[must_use]
     pub fn observer_metrics(self, id: u64) -> SocketAddr {
-        self.at(5, id)
+        self.at(2, id)
     }
 
     /// All ports, with what they are for.
