@@ -27,7 +27,7 @@ bench:           ## figures of this machine, audited: publish, steady, failover
 	@.ci/bench
 
 sim:             ## simulate one seed: make sim SEED=42
-	@$(CARGO) run --release -p quorate-sim -- $(if $(SEED),--seed $(SEED))
+	@$(CARGO) run --quiet -p quorate-sim -- $(if $(SEED),--seed $(SEED))
 
 docs:            ## build the API documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

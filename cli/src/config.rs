@@ -59,7 +59,10 @@ fn load(args: &ConfigArgs) -> Result<(Vec<Setting>, Option<String>), Fail> {
             let loaded = crate::server::effective(file, &flags).map_err(shown)?;
             Ok((loaded.settings, loaded.value.validate().err().map(|e| e.to_string())))
         }
-        ProcessKind::Observer => Err(Fail::error("observers are not part of this build")),
+        ProcessKind::Observer => {
+            let loaded = crate::observer::effective(file, &flags).map_err(shown)?;
+            Ok((loaded.settings, loaded.value.validate().err().map(|e| e.to_string())))
+        }
     }
 }
 

@@ -237,14 +237,20 @@ mod tests {
     }
 
     #[test]
-    fn configuration_files_of_nodes_are_what_the_node_reads() {
+    fn configuration_files_are_what_the_processes_read() {
         let files = Files::new("/tmp/with \"quotes\"");
-        let text = node_config(&files, Ports::default(), ClusterId(7), 2);
-        let mut file = tempfile::NamedTempFile::new().expect("a file");
-        file.write_all(text.as_bytes()).expect("writes");
-        let config = crate::server::load(file.path(), &[]).map_err(|_| text).expect("loads");
-        assert_eq!(config.value.node_id, 2);
-        assert_eq!(config.value.observers.len(), 3);
-        assert!(config.value.validate().is_ok());
+        let written = |text: String| {
+            let mut file = tempfile::NamedTempFile::new().expect("a file");
+            file.write_all(text.as_bytes()).expect("writes");
+            file
+        };
+        let file = written(node_config(&files, Ports::default(), ClusterId(7), 2));
+        let config = crate::server::load(file.path(), &[]).expect("loads").value;
+        assert_eq!((config.node_id, config.observers.len()), (2, 3));
+        config.validate().expect("valid");
+        let file = written(observer_config(&files, Ports::default(), ClusterId(7), 3));
+        let config = crate::observer::load(file.path()).expect("loads").value;
+        assert_eq!((config.node_id, config.observers.len()), (3, 3));
+        config.validate().expect("valid");
     }
 }
