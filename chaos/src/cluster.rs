@@ -385,20 +385,21 @@ impl View {
         supervisor_of(node).ok_or_else(|| Error::new(format!("node {id} ({node}) has no supervisor as its parent")))
     }
 
-    /// Every process of the cluster on this host: nodes, observers, supervisors.
+    /// Every process of the cluster on this host, with its role: `server`, `supervisor`, `observer`.
     ///
     /// # Errors
     /// The observers do not answer.
-    pub async fn processes(&self) -> Result<Vec<ProcessId>, Error> {
+    pub async fn processes(&self) -> Result<Vec<(&'static str, ProcessId)>, Error> {
         let mut all = Vec::new();
         for node in self.nodes().await? {
             let pid = ProcessId(node.pid);
             if !pid.alive() {
                 continue;
             }
-            all.push(pid);
-            if node.role == "server" {
-                all.extend(supervisor_of(pid));
+            let server = node.role == "server";
+            all.push((if server { "server" } else { "observer" }, pid));
+            if server {
+                all.extend(supervisor_of(pid).map(|pid| ("supervisor", pid)));
             }
         }
         Ok(all)

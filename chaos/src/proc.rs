@@ -1,5 +1,6 @@
 //! Processes of this host: signals, parents, CPU time.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -120,6 +121,20 @@ pub fn cpu_of(pids: &[ProcessId]) -> Duration {
     pids.iter().filter_map(|pid| pid.stat().ok()).map(|stat| stat.cpu).sum()
 }
 
+/// CPU time of each thread of a process by its name; threads of the same name together. Empty if it is gone.
+#[must_use]
+pub fn cpu_by_thread(pid: ProcessId) -> BTreeMap<String, Duration> {
+    let mut threads = BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{}/task", pid.0)).into_iter().flatten().flatten() {
+        let Ok(text) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let name = text.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')')).map(|(name, _)| name.to_owned());
+        if let (Some(name), Some(stat)) = (name, parse_stat(&text)) {
+            *threads.entry(name).or_default() += stat.cpu;
+        }
+    }
+    threads
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +152,7 @@ mod tests {
     fn this_process_is_alive_and_has_a_parent() {
         let own = ProcessId::own();
         assert!(own.alive());
+        assert!(!cpu_by_thread(own).is_empty());
         assert!(descendants(own.stat().expect("own stat").parent).contains(&own));
     }
 

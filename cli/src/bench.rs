@@ -114,6 +114,9 @@ fn show(report: &Report, output: &Output) {
     if let (Some(cpu), Some(written)) = (report.cpu_us_per_record, report.bytes_written_per_byte) {
         output.line(&format!("cost: {cpu} µs CPU per record over all processes, {written} bytes written per byte"));
     }
+    for (thread, cpu) in &report.cpu_us_by_thread {
+        output.line(&format!("    {thread:<24}{cpu:>10.1} µs"));
+    }
     if let Some(figures) = &report.failover {
         output.line(&format!("gaps (ms): {:?}", figures.gap_ms.all));
         for (phase, span) in &figures.phases_ms {

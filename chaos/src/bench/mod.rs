@@ -5,6 +5,7 @@ mod publish;
 mod report;
 mod steady;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub use steady::{steady, SteadySettings};
 use crate::cluster::{connect, Cluster, View};
 use crate::load::Progress;
 use crate::probe::{machine, Machine};
-use crate::proc::{cpu_of, ProcessId};
+use crate::proc::{cpu_by_thread, cpu_of, ProcessId};
 use crate::reader::{read_back, Positions};
 use crate::Error;
 
@@ -107,10 +108,12 @@ impl Bench {
     /// # Errors
     /// The observers do not answer.
     pub async fn meter(&self) -> Result<Meter, Error> {
-        let mut pids = self.view.processes().await?;
-        pids.push(ProcessId::own());
-        let (cpu, written) = (cpu_of(&pids), written_by(&pids));
-        Ok(Meter { pids, cpu, written })
+        let mut pids = vec![("client", ProcessId::own())];
+        for (role, pid) in self.view.processes().await? {
+            pids.push((role, pid));
+        }
+        let before = Spent::now(&pids);
+        Ok(Meter { pids, before })
     }
 }
 
@@ -125,24 +128,55 @@ async fn create_topic(client: &Client, topic: &str, partitions: u32) -> Result<(
 /// CPU time and bytes written of the cluster's processes and this one, from one moment to another.
 #[derive(Debug)]
 pub struct Meter {
-    pids: Vec<ProcessId>,
-    cpu: Duration,
-    written: u64,
+    pids: Vec<(&'static str, ProcessId)>,
+    before: Spent,
 }
 
-impl Meter {
-    /// CPU time and bytes written since the start.
-    #[must_use]
-    pub fn read(&self) -> (Duration, u64) {
-        (cpu_of(&self.pids).saturating_sub(self.cpu), written_by(&self.pids).saturating_sub(self.written))
+/// What processes have used up.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    /// CPU time of all.
+    pub cpu: Duration,
+    /// Bytes that they caused to be written to storage.
+    pub written: u64,
+    /// CPU time by `role/thread name`, equal names together.
+    pub threads: BTreeMap<String, Duration>,
+}
+
+impl Spent {
+    fn now(pids: &[(&'static str, ProcessId)]) -> Self {
+        let mut spent = Self::default();
+        for (role, pid) in pids {
+            spent.cpu += cpu_of(&[*pid]);
+            spent.written += written_by(*pid);
+            for (thread, cpu) in cpu_by_thread(*pid) {
+                *spent.threads.entry(format!("{role}/{thread}")).or_default() += cpu;
+            }
+        }
+        spent
     }
 }
 
-/// Bytes that processes caused to be written to storage.
-fn written_by(pids: &[ProcessId]) -> u64 {
-    let of = |pid: &ProcessId| -> Option<u64> {
+impl Meter {
+    /// What was spent since the start.
+    #[must_use]
+    pub fn read(&self) -> Spent {
+        let mut spent = Spent::now(&self.pids);
+        spent.cpu = spent.cpu.saturating_sub(self.before.cpu);
+        spent.written = spent.written.saturating_sub(self.before.written);
+        for (thread, cpu) in &mut spent.threads {
+            let before = self.before.threads.get(thread).copied().unwrap_or_default();
+            *cpu = cpu.saturating_sub(before);
+        }
+        spent
+    }
+}
+
+/// Bytes that a process caused to be written to storage.
+fn written_by(pid: ProcessId) -> u64 {
+    let read = || -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/io", pid.0)).ok()?;
         text.lines().find_map(|line| line.strip_prefix("write_bytes: "))?.trim().parse().ok()
     };
-    pids.iter().filter_map(of).sum()
+    read().unwrap_or_default()
 }

@@ -51,7 +51,7 @@ pub async fn publish(target: Target, settings: &PublishSettings, tell: Tell<'_>)
     report.set("partitions", settings.partitions);
     report.set("idempotency_keys", settings.idempotency_keys);
     let acknowledged = closed.progress.ledger.acknowledged();
-    report.rates(acknowledged, settings.size, closed.took, Some(spent));
+    report.rates(acknowledged, settings.size, closed.took, Some(&spent));
     tell("reading everything back");
     bench.audit(&from, closed.progress, &mut report).await?;
     Ok(report)

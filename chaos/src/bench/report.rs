@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::Spent;
 use crate::ledger::Audit;
 use crate::measure::{LatencyMs, Repeats, Second};
 use crate::probe::Machine;
@@ -29,6 +30,9 @@ pub struct Report {
     /// CPU time of all nodes, supervisors, observers and this client, per acknowledged record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_us_per_record: Option<f64>,
+    /// The same by `role/thread`, the largest shares; `client` is this process.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cpu_us_by_thread: BTreeMap<String, f64>,
     /// Bytes written to storage by all of them, per payload byte acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_written_per_byte: Option<f64>,
@@ -80,13 +84,18 @@ impl Report {
 
     /// Rates and costs over a run of `took`.
     #[allow(clippy::cast_precision_loss)]
-    pub fn rates(&mut self, acknowledged: u64, size: usize, took: Duration, spent: Option<(Duration, u64)>) {
+    pub fn rates(&mut self, acknowledged: u64, size: usize, took: Duration, spent: Option<&Spent>) {
         let (count, seconds) = (acknowledged.max(1) as f64, took.as_secs_f64().max(1e-9));
         self.msgs_per_s = (acknowledged as f64 / seconds * 10.0).round() / 10.0;
         self.payload_mb_s = (acknowledged as f64 * size as f64 / seconds / 1e4).round() / 100.0;
-        if let Some((cpu, written)) = spent {
-            self.cpu_us_per_record = Some((cpu.as_secs_f64() * 1e7 / count).round() / 10.0);
-            self.bytes_written_per_byte = Some((written as f64 / (count * size as f64) * 100.0).round() / 100.0);
+        if let Some(spent) = spent {
+            let per_record = |cpu: Duration| (cpu.as_secs_f64() * 1e7 / count).round() / 10.0;
+            self.cpu_us_per_record = Some(per_record(spent.cpu));
+            let share = spent.written as f64 / (count * size as f64);
+            self.bytes_written_per_byte = Some((share * 100.0).round() / 100.0);
+            let noticeable = |cpu: &Duration| *cpu * 100 >= spent.cpu && !cpu.is_zero();
+            let threads = spent.threads.iter().filter(|(_, cpu)| noticeable(cpu));
+            self.cpu_us_by_thread = threads.map(|(name, cpu)| (name.clone(), per_record(*cpu))).collect();
         }
     }
 
@@ -124,7 +133,9 @@ mod tests {
     fn the_json_has_the_documented_fields() {
         let mut report = Report::new("failover");
         report.failover = Some(FailoverFigures::default());
-        report.rates(100, 200, Duration::from_secs(2), Some((Duration::from_millis(5), 40_000)));
+        let threads = [("server/wal".to_owned(), Duration::from_millis(2))].into();
+        let spent = Spent { cpu: Duration::from_millis(5), written: 40_000, threads };
+        report.rates(100, 200, Duration::from_secs(2), Some(&spent));
         let json = serde_json::to_value(&report).expect("serializes");
         let fields = [
             "/schema",
@@ -148,5 +159,6 @@ mod tests {
         }
         assert_eq!(json["cpu_us_per_record"], 50.0);
         assert_eq!(json["bytes_written_per_byte"], 2.0);
+        assert_eq!(json["cpu_us_by_thread"]["server/wal"], 20.0);
     }
 }

@@ -67,7 +67,7 @@ pub async fn steady(target: Target, settings: &SteadySettings, tell: Tell<'_>) -
     report.set("partitions", settings.partitions);
     report.set("shape", "orders");
     report.set("idempotency_keys", settings.idempotency_keys);
-    report.rates(progress.ledger.acknowledged(), settings.size, took, Some(spent));
+    report.rates(progress.ledger.acknowledged(), settings.size, took, Some(&spent));
     tell("reading everything back");
     bench.audit(&from, progress, &mut report).await?;
     Ok(report)
