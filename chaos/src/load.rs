@@ -305,19 +305,14 @@ impl Pace {
         pendings: &mpsc::UnboundedSender<InFlight>,
     ) -> bool {
         loop {
-            if self.stop.load(Ordering::Relaxed) {
-                let never = SendError::refused(quorate_client::Refusal::new(
-                    quorate_client::Reason::Busy,
-                    "the load ended before the record was admitted",
-                    format!("record {index}"),
-                    "none",
-                ));
-                self.run.settle(index, due, Err(never));
-                return false;
-            }
             match producer.try_send(record) {
                 Ok(pending) => return pendings.send(InFlight { index, due, pending }).is_ok(),
                 Err(rejected) if rejected.refusal.reason == quorate_client::Reason::Busy => {
+                    // Only a full producer makes a record wait; told to stop meanwhile, it was never admitted.
+                    if self.stop.load(Ordering::Relaxed) {
+                        self.run.settle(index, due, Err(SendError::refused(rejected.refusal)));
+                        return false;
+                    }
                     record = rejected.record;
                     std::thread::sleep(RESOLUTION);
                 }
