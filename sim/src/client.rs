@@ -1,0 +1,218 @@
+//! The simulated application: the SDK's production core, and a ledger of what it was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_client::core::effect::{Effect, Outcome};
+use quorate_client::core::producer::ProducerCore;
+use quorate_client::core::routes::TopicRoutes;
+use quorate_client::core::{config::ProducerConfig, record::Record};
+use quorate_proto::batch::BatchOptions;
+use quorate_proto::ids::{NodeId, Offset, PartitionNo, ProducerId};
+use quorate_proto::time::BootTime;
+
+use crate::rng::Chance;
+use crate::time::{HostClock, Instant};
+
+/// Keys that records are spread over.
+const KEYS: u64 = 8;
+
+/// What is known of a record.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Its value, unique: `key/sequence`.
+    pub value: Bytes,
+    /// Its idempotency key, if it has one.
+    pub idempotency_key: Option<Bytes>,
+    /// When it was handed over.
+    pub at: Instant,
+}
+
+/// The application.
+#[derive(Debug)]
+pub struct Client {
+    /// Its clock.
+    pub clock: HostClock,
+    /// Production core, once the topic's routes are known.
+    pub producer: Option<ProducerCore<u64>>,
+    /// A second producer that re-sends acknowledged records with keys at the end.
+    pub again: Option<ProducerCore<u64>>,
+    /// Every record by token.
+    pub sent: Vec<Sent>,
+    /// Where each acknowledged record with a key stands.
+    pub keyed: BTreeMap<Bytes, (Bytes, Bytes, PartitionNo, Offset)>,
+    /// Values refused for good.
+    pub refused: BTreeSet<Bytes>,
+    /// Newest acknowledgement by partition.
+    pub last_ack: BTreeMap<PartitionNo, Instant>,
+    /// Newest record, by partition, that was acknowledged: when it had been sent.
+    pub last_ack_sent: BTreeMap<PartitionNo, Instant>,
+    /// Longest time between two acknowledgements.
+    pub longest_gap: Duration,
+    /// Acknowledged, of unknown fate, duplicates answered with their first offset.
+    pub acknowledged: u64,
+    /// Records whose fate stayed open.
+    pub unresolved: u64,
+    /// Records answered as duplicates.
+    pub duplicates: u64,
+    next: BTreeMap<u64, u64>,
+    replayed: Vec<(Bytes, Bytes, PartitionNo, Offset)>,
+}
+
+/// An outcome, checked by the world.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// Which record.
+    pub sent: Sent,
+    /// What the SDK said.
+    pub outcome: Outcome,
+    /// It was a copy: the first one's partition and offset.
+    pub copy_of: Option<(PartitionNo, Offset)>,
+}
+
+impl Client {
+    /// An application with nothing sent.
+    #[must_use]
+    pub fn new(clock: HostClock) -> Self {
+        Self {
+            clock,
+            producer: None,
+            again: None,
+            sent: Vec::new(),
+            keyed: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            last_ack: BTreeMap::new(),
+            last_ack_sent: BTreeMap::new(),
+            longest_gap: Duration::ZERO,
+            acknowledged: 0,
+            unresolved: 0,
+            duplicates: 0,
+            next: BTreeMap::new(),
+            replayed: Vec::new(),
+        }
+    }
+
+    /// Routes came: makes the producer with the first ones.
+    pub fn on_routes(&mut self, routes: Arc<TopicRoutes>, chance: &mut Chance, out: &mut Vec<Effect<u64>>) {
+        match &mut self.producer {
+            Some(producer) => producer.on_routes(Arc::clone(&routes), out),
+            None => self.producer = Some(self.make(Arc::clone(&routes), chance)),
+        }
+        if let Some(again) = &mut self.again {
+            again.on_routes(routes, out);
+        }
+    }
+
+    fn make(&self, routes: Arc<TopicRoutes>, chance: &mut Chance) -> ProducerCore<u64> {
+        let config = ProducerConfig { batch_bytes: 1 << 10, ..ProducerConfig::default() };
+        ProducerCore::new(config, BatchOptions::default(), routes, ProducerId(chance.id()), chance.word())
+    }
+
+    /// Hands a record to the producer.
+    pub fn send(&mut self, now: Instant, chance: &mut Chance, out: &mut Vec<Effect<u64>>) {
+        let clock = self.clock.read(now);
+        let Some(producer) = &mut self.producer else { return };
+        let key = chance.between(0, KEYS - 1);
+        let sequence = self.next.entry(key).or_default();
+        let value = Bytes::from(format!("k{key}/{sequence}"));
+        let idempotency_key = chance.one_in(500).then(|| Bytes::from(format!("id-{key}-{sequence}")));
+        *sequence += 1;
+        let mut record = Record::new(value.clone()).key(format!("k{key}"));
+        if let Some(key) = &idempotency_key {
+            record = record.idempotency_key(key.clone());
+        }
+        let token = self.sent.len() as u64;
+        self.sent.push(Sent { value, idempotency_key, at: now });
+        if let Err(full) = producer.send(clock, record, token, out) {
+            // Back-pressure: not admitted, so it must never appear.
+            self.refused.insert(full.record.value().clone());
+        }
+    }
+
+    /// A second producer re-sends some acknowledged records that have a key.
+    pub fn replay(&mut self, now: Instant, routes: Arc<TopicRoutes>, chance: &mut Chance, out: &mut Vec<Effect<u64>>) {
+        let clock = self.clock.read(now);
+        let mut again = self.make(routes, chance);
+        self.replayed = self.keyed.values().take(20).cloned().collect();
+        for (token, (key, value, _, _)) in self.replayed.iter().enumerate() {
+            let text = std::str::from_utf8(value).expect("text");
+            let record_key = text.split('/').next().expect("key/sequence").to_owned();
+            let record = Record::new(value.clone()).key(record_key).idempotency_key(key.clone());
+            again.send(clock, record, token as u64, out).expect("twenty records fit");
+        }
+        self.again = Some(again);
+    }
+
+    /// Takes the outcomes out of `effects`; the others stay. `copies`: they are the second producer's.
+    pub fn settle(&mut self, now: Instant, effects: &mut Vec<Effect<u64>>, copies: bool) -> Vec<Told> {
+        let mut told = Vec::new();
+        let mut rest = Vec::with_capacity(effects.len());
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Resolve { token, outcome, .. } => {
+                    let index = usize::try_from(token).expect("tokens are indexes");
+                    told.push(if copies { self.told_copy(now, index, outcome) } else { self.told(now, index, outcome) });
+                }
+                other => rest.push(other),
+            }
+        }
+        *effects = rest;
+        told
+    }
+
+    fn told(&mut self, now: Instant, index: usize, outcome: Outcome) -> Told {
+        let sent = self.sent[index].clone();
+        match &outcome {
+            Ok(receipt) => {
+                self.acknowledged += 1;
+                let newest = self.last_ack.values().max().copied().unwrap_or(now);
+                self.longest_gap = self.longest_gap.max(now.since(newest));
+                self.last_ack.insert(receipt.partition, now);
+                let of = self.last_ack_sent.entry(receipt.partition).or_default();
+                *of = (*of).max(sent.at);
+                if let (Some(key), Some(offset)) = (&sent.idempotency_key, receipt.offset) {
+                    self.keyed.insert(key.clone(), (key.clone(), sent.value.clone(), receipt.partition, offset));
+                }
+            }
+            Err(error) if error.decisive() => {
+                self.refused.insert(sent.value.clone());
+            }
+            Err(_) => self.unresolved += 1,
+        }
+        Told { sent, outcome, copy_of: None }
+    }
+
+    fn told_copy(&mut self, now: Instant, index: usize, outcome: Outcome) -> Told {
+        let (key, value, partition, offset) = self.replayed[index].clone();
+        self.duplicates += u64::from(outcome.is_ok());
+        let sent = Sent { value, idempotency_key: Some(key), at: now };
+        Told { sent, outcome, copy_of: Some((partition, offset)) }
+    }
+
+    /// Both producers' next deadline on the client's clock.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<BootTime> {
+        [&self.producer, &self.again].into_iter().flatten().filter_map(ProducerCore::next_deadline).min()
+    }
+
+    /// Records without an outcome.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        [&self.producer, &self.again].into_iter().flatten().map(ProducerCore::waiting).sum()
+    }
+
+    /// The link to `node` came up or broke.
+    pub fn on_link(&mut self, now: Instant, node: NodeId, up: bool, out: &mut [Vec<Effect<u64>>; 2]) {
+        let clock = self.clock.read(now);
+        for (producer, out) in [&mut self.producer, &mut self.again].into_iter().zip(out) {
+            let Some(producer) = producer else { continue };
+            if up {
+                producer.on_link_up(node);
+            } else {
+                producer.on_link_lost(clock, node, "the connection broke", out);
+            }
+        }
+    }
+}

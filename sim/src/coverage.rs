@@ -1,0 +1,40 @@
+//! What a run exercised: a run in which nothing bit or nothing was published proves nothing (vacuity floor).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Counters by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage(BTreeMap<String, u64>);
+
+impl Coverage {
+    /// One more of `what`.
+    pub fn count(&mut self, what: impl Into<String>) {
+        self.add(what, 1);
+    }
+
+    /// `n` more of `what`.
+    pub fn add(&mut self, what: impl Into<String>, n: u64) {
+        *self.0.entry(what.into()).or_default() += n;
+    }
+
+    /// How many of `what`.
+    #[must_use]
+    pub fn get(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
+    /// Adds another run's counters.
+    pub fn merge(&mut self, other: &Self) {
+        for (what, n) in &other.0 {
+            self.add(what.clone(), *n);
+        }
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items: Vec<String> = self.0.iter().map(|(what, n)| format!("{what} {n}")).collect();
+        f.write_str(&items.join(" · "))
+    }
+}

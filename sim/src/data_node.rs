@@ -1,0 +1,155 @@
+//! A simulated data node: the production core, its disk, its segments, and its supervisor.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use quorate_consensus::node::{stored, NodeConfig, NodeCore, NodeEffect, NodeEvent, NodeLimits};
+use quorate_consensus::policy::Policy;
+use quorate_consensus::timing::Timing;
+use quorate_proto::control::{Hello, LockProof};
+use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId};
+use quorate_proto::time::BootTime;
+
+use crate::disk::Disk;
+use crate::storage::{decode_checkpoint, Parcel, Segments, CHECKPOINT};
+use crate::time::{HostClock, Instant};
+
+/// Secret that a supervisor proves itself with.
+#[must_use]
+pub fn secret(node: NodeId) -> String {
+    format!("secret of {node}")
+}
+
+/// The process, while it runs.
+#[derive(Debug)]
+pub struct Process<P: Policy> {
+    /// The production core.
+    pub core: NodeCore<P>,
+    /// Taken from sockets, not yet handled.
+    pub mailbox: VecDeque<NodeEvent>,
+    /// A turn is scheduled.
+    pub turn_due: bool,
+    /// Earliest tick scheduled.
+    pub tick_due: Instant,
+    /// Last word of F1 per group, as readers on other threads see it.
+    pub serve_until: BTreeMap<GroupId, BootTime>,
+    /// Term per group, as readers see it.
+    pub terms: BTreeMap<GroupId, quorate_proto::ids::Term>,
+}
+
+/// One data node's host.
+#[derive(Debug)]
+pub struct DataNode<P: Policy> {
+    /// Who.
+    pub id: NodeId,
+    /// Its clock.
+    pub clock: HostClock,
+    /// Its WAL.
+    pub disk: Disk,
+    /// Its segments: the page cache keeps them over a crash of the process.
+    pub segments: BTreeMap<GroupId, Segments>,
+    /// Snapshots received, not yet installed.
+    pub parcels: BTreeMap<(GroupId, LogIndex), Parcel>,
+    /// How often it started.
+    pub incarnation: Incarnation,
+    /// Running, unless crashed.
+    pub process: Option<Process<P>>,
+    /// Stopped until then (SIGSTOP).
+    pub paused_until: Option<Instant>,
+    /// Exit by B3 leaves the log suspect (B2).
+    pub suspect: bool,
+}
+
+impl<P: Policy> DataNode<P> {
+    /// A host with an empty disk.
+    #[must_use]
+    pub fn new(id: NodeId, clock: HostClock) -> Self {
+        Self {
+            id,
+            clock,
+            disk: Disk::default(),
+            segments: BTreeMap::new(),
+            parcels: BTreeMap::new(),
+            incarnation: Incarnation::ZERO,
+            process: None,
+            paused_until: None,
+            suspect: false,
+        }
+    }
+
+    /// Starts the process: recovers the log, replays from the checkpoints.
+    pub fn start(&mut self, now: Instant, observers: &[NodeId], timing: &Timing, seed: u64) -> Vec<NodeEffect> {
+        self.incarnation = self.incarnation.next();
+        let clock = self.clock.read(now);
+        let config = NodeConfig {
+            hello: self.hello(),
+            observers: observers.to_vec(),
+            timing: timing.clone(),
+            limits: NodeLimits { checkpoint_bytes: 16 * 1024, ..NodeLimits::default() },
+            seed,
+            suspect_log: self.suspect,
+        };
+        let mut core = NodeCore::new(config, clock);
+        let mut out = Vec::new();
+        let groups: Vec<GroupId> = self.disk.groups().map(|(group, _)| *group).collect();
+        for group in groups {
+            self.open(&mut core, group, clock, &mut out);
+        }
+        self.process = Some(Process {
+            core,
+            mailbox: VecDeque::new(),
+            turn_due: false,
+            tick_due: Instant(u64::MAX),
+            serve_until: BTreeMap::new(),
+            terms: BTreeMap::new(),
+        });
+        out
+    }
+
+    fn open(&mut self, core: &mut NodeCore<P>, group: GroupId, clock: BootTime, out: &mut Vec<NodeEffect>) {
+        let log = self.disk.group(group).expect("listed");
+        let Some(restored) = log.restored() else { return };
+        let restored = restored.expect("a simulated disk keeps what it acknowledged");
+        let Some(assignment) = log.pairs.get(stored::ASSIGNMENT) else { return };
+        let assignment = stored::decode_assignment(assignment).expect("the core wrote it");
+        let segments = self.segments.entry(group).or_default();
+        let image = log.pairs.get(CHECKPOINT).map(|value| {
+            let (index, _, state) = decode_checkpoint(value);
+            *segments = segments.up_to(index);
+            segments.image(index, state)
+        });
+        if image.is_none() {
+            segments.entries.clear();
+        }
+        core.open(assignment, restored, image, clock, out);
+    }
+
+    /// The newest durable checkpoint of a group.
+    #[must_use]
+    pub fn checkpoint(&self, group: GroupId) -> Option<(LogIndex, quorate_proto::ids::Term, Bytes)> {
+        self.disk.group(group)?.pairs.get(CHECKPOINT).map(decode_checkpoint)
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            cluster: ClusterId(7),
+            node: self.id,
+            name: format!("node-{}", self.id.0),
+            incarnation: self.incarnation,
+            disk: DiskId(u128::from(self.id.0) + 1000),
+            address: format!("node-{}:9000", self.id.0),
+            peer_address: format!("node-{}:9001", self.id.0),
+            fault_domain: format!("rack-{}", self.id.0),
+            lock: LockProof { boot_id: format!("boot-{}", self.id.0), dev: 1, ino: self.id.0 },
+            supervisor_hash: blake3::hash(secret(self.id).as_bytes()).to_hex().to_string(),
+            version: "sim".into(),
+            pid: 1,
+        }
+    }
+
+    /// True if the process runs and is not stopped.
+    #[must_use]
+    pub fn awake(&self, now: Instant) -> bool {
+        self.process.is_some() && self.paused_until.is_none_or(|until| until <= now)
+    }
+}

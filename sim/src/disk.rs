@@ -1,0 +1,156 @@
+//! The disk under a simulated process: its write-ahead log with group commit. Only what was flushed survives a crash
+//! for sure; the flush in flight survives whole or not at all (one write batch has one checksum).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quorate_consensus::effect::{PersistWrite, Restored};
+use quorate_consensus::replica;
+use quorate_proto::ids::{GroupId, LogIndex, PersistId};
+use raft::eraftpb::{Entry, HardState};
+
+/// A job that waits for the next flush.
+#[derive(Clone, Debug)]
+pub enum Job {
+    /// Write and acknowledge.
+    Write(PersistWrite),
+    /// Acknowledge only.
+    Token(u64),
+    /// Flush something small.
+    Canary,
+}
+
+/// What one flush completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// This write.
+    Persisted(GroupId, PersistId),
+    /// This token.
+    Token(u64),
+    /// The canary.
+    Canary,
+}
+
+/// Flushed state of one group.
+#[derive(Clone, Debug, Default)]
+pub struct GroupLog {
+    /// Entries by index.
+    pub entries: BTreeMap<u64, Entry>,
+    /// Last hard state.
+    pub hard_state: Option<HardState>,
+    /// Key–value pairs.
+    pub pairs: BTreeMap<&'static str, Bytes>,
+}
+
+impl GroupLog {
+    fn write(&mut self, write: PersistWrite) {
+        if write.clear {
+            self.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            let first = first.index;
+            let next = self.entries.last_key_value().map(|(last, _)| last + 1);
+            assert!(next.is_none_or(|next| first <= next), "the log would get a gap: {first} after {next:?}");
+            self.entries.split_off(&first);
+            self.entries.extend(write.entries.into_iter().map(|entry| (entry.index, entry)));
+        }
+        if let Some(through) = write.compact_through {
+            self.entries = self.entries.split_off(&(through.0 + 1));
+        }
+        if write.hard_state.is_some() {
+            self.hard_state = write.hard_state;
+        }
+        self.pairs.extend(write.puts);
+    }
+
+    /// As a process finds it at its start; `None` if the group was never written whole.
+    pub fn restored(&self) -> Option<Result<Restored, replica::Quarantine>> {
+        let meta = self.pairs.get(replica::META_KEY)?;
+        Some(replica::restored(meta, self.hard_state.clone(), self.entries.values().cloned().collect()))
+    }
+
+    /// Entries `from..to`, as many as fit, at least one; `None` if they are gone.
+    #[must_use]
+    pub fn fetch(&self, from: LogIndex, to: LogIndex, max_bytes: u64) -> Option<Vec<Entry>> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        for index in from.0..to.0 {
+            let entry = self.entries.get(&index)?;
+            bytes += entry.data.len() as u64;
+            if !taken.is_empty() && bytes > max_bytes {
+                break;
+            }
+            taken.push(entry.clone());
+        }
+        Some(taken)
+    }
+}
+
+/// One disk.
+#[derive(Debug, Default)]
+pub struct Disk {
+    groups: BTreeMap<GroupId, GroupLog>,
+    waiting: VecDeque<Job>,
+    in_flight: Vec<Job>,
+    /// The next flush fails (B3).
+    pub fail_next: bool,
+    /// Flushes take this much longer, for a while.
+    pub slow: Duration,
+}
+
+impl Disk {
+    /// Queues a job. True if a flush is to be started.
+    pub fn submit(&mut self, job: Job) -> bool {
+        self.waiting.push_back(job);
+        self.in_flight.is_empty()
+    }
+
+    /// Starts a flush with all that waits. False if nothing waits or one is in flight.
+    pub fn start(&mut self) -> bool {
+        if self.in_flight.is_empty() {
+            self.in_flight.extend(self.waiting.drain(..));
+            return !self.in_flight.is_empty();
+        }
+        false
+    }
+
+    /// The flush in flight ended well.
+    pub fn complete(&mut self) -> Vec<Done> {
+        let jobs = std::mem::take(&mut self.in_flight);
+        jobs.into_iter().map(|job| self.finish(job)).collect()
+    }
+
+    fn finish(&mut self, job: Job) -> Done {
+        match job {
+            Job::Write(write) => {
+                let done = Done::Persisted(write.group, write.id);
+                self.groups.entry(write.group).or_default().write(write);
+                done
+            }
+            Job::Token(seq) => Done::Token(seq),
+            Job::Canary => Done::Canary,
+        }
+    }
+
+    /// The process is gone. `keep`: the flush in flight reached the disk all the same.
+    pub fn crash(&mut self, keep: bool) {
+        if keep {
+            self.complete();
+        }
+        self.in_flight.clear();
+        self.waiting.clear();
+        self.fail_next = false;
+    }
+
+    /// Flushed state of a group.
+    #[must_use]
+    pub fn group(&self, group: GroupId) -> Option<&GroupLog> {
+        self.groups.get(&group)
+    }
+
+    /// All groups.
+    pub fn groups(&self) -> impl Iterator<Item = (&GroupId, &GroupLog)> {
+        self.groups.iter()
+    }
+}

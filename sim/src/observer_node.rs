@@ -1,0 +1,95 @@
+//! A simulated observer: the production core, its disk, its snapshot files.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use quorate_consensus::observer::{ObserverConfig, ObserverCore, ObserverEffect, ObserverEvent};
+use quorate_consensus::policy::Policy;
+use quorate_consensus::timing::Timing;
+use quorate_proto::control::ObserverInfo;
+use quorate_proto::ids::{ClusterId, GroupId, Incarnation, LogIndex, NodeId};
+
+use crate::disk::Disk;
+use crate::time::{HostClock, Instant};
+
+/// The process, while it runs.
+#[derive(Debug)]
+pub struct Process<P: Policy> {
+    /// The production core.
+    pub core: ObserverCore<P>,
+    /// Taken from sockets, not yet handled.
+    pub mailbox: VecDeque<ObserverEvent>,
+    /// A turn is scheduled.
+    pub turn_due: bool,
+    /// Earliest tick scheduled.
+    pub tick_due: Instant,
+}
+
+/// One observer's host.
+#[derive(Debug)]
+pub struct ObserverNode<P: Policy> {
+    /// Who.
+    pub id: NodeId,
+    /// Its clock.
+    pub clock: HostClock,
+    /// Its WAL.
+    pub disk: Disk,
+    /// Snapshot files, flushed.
+    pub snapshots: Vec<(LogIndex, Bytes)>,
+    /// How often it started.
+    pub incarnation: Incarnation,
+    /// Running, unless crashed.
+    pub process: Option<Process<P>>,
+    /// Stopped until then (SIGSTOP).
+    pub paused_until: Option<Instant>,
+}
+
+impl<P: Policy> ObserverNode<P> {
+    /// A host with an empty disk.
+    #[must_use]
+    pub fn new(id: NodeId, clock: HostClock) -> Self {
+        Self {
+            id,
+            clock,
+            disk: Disk::default(),
+            snapshots: Vec::new(),
+            incarnation: Incarnation::ZERO,
+            process: None,
+            paused_until: None,
+        }
+    }
+
+    /// Starts the process from its disk.
+    pub fn start(&mut self, now: Instant, members: &[NodeId], timing: &Timing, seed: u64) -> Vec<ObserverEffect> {
+        self.incarnation = self.incarnation.next();
+        let me = ObserverInfo {
+            node: self.id,
+            incarnation: self.incarnation,
+            name: format!("observer-{}", self.id.0),
+            address: format!("observer-{}:9100", self.id.0),
+            ..ObserverInfo::default()
+        };
+        let mut config = ObserverConfig::new(ClusterId(7), me, members.to_vec(), seed);
+        config.timing = timing.clone();
+        config.snapshot_entries = 40;
+        let log = self.disk.group(GroupId::DIRECTORY).and_then(crate::disk::GroupLog::restored);
+        let restored = log.map(|log| log.expect("a simulated disk keeps what it acknowledged"));
+        // The newest snapshot whose position lies within the log.
+        let last = restored.as_ref().map_or(LogIndex::ZERO, |log| {
+            log.entries.last().map_or(log.compacted.0, |entry| LogIndex(entry.index))
+        });
+        let snapshot = self.snapshots.iter().rev().find(|(index, _)| *index <= last).map(|(_, data)| data.clone());
+        let mut out = Vec::new();
+        let core = ObserverCore::new(config, restored, snapshot.as_deref(), self.clock.read(now), &mut out)
+            .expect("an observer starts from what its disk holds");
+        self.process =
+            Some(Process { core, mailbox: VecDeque::new(), turn_due: false, tick_due: Instant(u64::MAX) });
+        out
+    }
+
+    /// True if the process runs and is not stopped.
+    #[must_use]
+    pub fn awake(&self, now: Instant) -> bool {
+        self.process.is_some() && self.paused_until.is_none_or(|until| until <= now)
+    }
+}

@@ -1,0 +1,176 @@
+//! The application: sends, follows the routes, and holds what it is told against the checkers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_client::core::effect::{Effect, Outcome, Tag, Transmit};
+use quorate_client::core::routes::TopicRoutes;
+use quorate_consensus::policy::Policy;
+use quorate_proto::ids::{NodeId, Ticket};
+use quorate_proto::refusal::Refusal;
+use quorate_proto::v1::Receipt;
+
+use super::{Message, PublishMessage, What, World};
+use crate::checker::{identity, Violation};
+use crate::client::Told;
+use crate::net::Host;
+
+impl<P: Policy> World<P> {
+    pub(crate) fn produce(&mut self) {
+        let stop = self.plan.end.0 - 7_000_000_000;
+        if self.now.0 < stop {
+            let mut out = Vec::new();
+            self.client.send(self.now, &mut self.chance, &mut out);
+            self.client_effects([out, Vec::new()]);
+            let pause = self.chance.span(Duration::from_millis(1), Duration::from_millis(40));
+            self.after(pause, What::Produce);
+        }
+    }
+
+    pub(crate) fn replay(&mut self) {
+        let Some(routes) = self.routes() else { return };
+        let mut out = Vec::new();
+        self.client.replay(self.now, routes, &mut self.chance, &mut out);
+        self.client_effects([Vec::new(), out]);
+    }
+
+    fn routes(&self) -> Option<Arc<TopicRoutes>> {
+        self.observers.values().filter_map(|o| o.process.as_ref()).filter_map(|p| super::observer::routes(&p.core)).max_by_key(|(version, _)| *version).map(|(_, routes)| routes)
+    }
+
+    /// The newest routes that any observer can push to the client.
+    pub(crate) fn push_routes(&mut self) {
+        let mut newest: Option<(u64, Arc<TopicRoutes>)> = None;
+        for (id, observer) in &self.observers {
+            let host = super::observer::host(*id);
+            if self.net.is_cut(host, Host::Client) || !observer.awake(self.now) {
+                continue;
+            }
+            let found = observer.process.as_ref().and_then(|process| super::observer::routes(&process.core));
+            if let Some((version, routes)) = found {
+                if version > newest.as_ref().map_or(self.newest_routes, |(version, _)| *version) {
+                    newest = Some((version, routes));
+                }
+            }
+        }
+        if let Some((version, routes)) = newest {
+            self.newest_routes = version;
+            let mut out = Vec::new();
+            self.client.on_routes(routes, &mut self.chance, &mut out);
+            self.client_effects([out, Vec::new()]);
+        }
+    }
+
+    pub(crate) fn client_link(&mut self, node: NodeId, up: bool) {
+        let mut out = [Vec::new(), Vec::new()];
+        self.client.on_link(self.now, node, up, &mut out);
+        self.client_effects(out);
+    }
+
+    pub(crate) fn client_response(&mut self, node: NodeId, tag: Tag, result: Result<Receipt, Refusal>, copies: bool) {
+        let clock = self.client.clock.read(self.now);
+        let mut out = Vec::new();
+        let producer = if copies { &mut self.client.again } else { &mut self.client.producer };
+        if let Some(producer) = producer {
+            producer.on_response(clock, node, tag, result, &mut out);
+        }
+        self.client_effects(if copies { [Vec::new(), out] } else { [out, Vec::new()] });
+    }
+
+    pub(crate) fn client_wake(&mut self) {
+        self.client_effects([Vec::new(), Vec::new()]);
+    }
+
+    pub(crate) fn answer(&mut self, node: NodeId, ticket: Ticket, result: Result<Receipt, Refusal>) {
+        if let Some((stream, tag)) = self.tickets.remove(&(node, ticket)) {
+            self.write(stream, false, Message::Answer(tag, Box::new(result)));
+        }
+    }
+
+    fn client_effects(&mut self, mut effects: [Vec<Effect<u64>>; 2]) {
+        let clock = self.client.clock.read(self.now);
+        for (producer, out) in [&mut self.client.producer, &mut self.client.again].into_iter().zip(&mut effects) {
+            if let Some(producer) = producer {
+                producer.pump(clock, out);
+            }
+        }
+        for (which, mut out) in effects.into_iter().enumerate() {
+            let copies = which == 1;
+            for told in self.client.settle(self.now, &mut out, copies) {
+                self.told(told);
+            }
+            for effect in out {
+                self.client_effect(effect, copies);
+            }
+        }
+        let wake = self.client.next_deadline().map(|at| self.client.clock.when(at, self.now) + Duration::from_micros(10));
+        if let Some(at) = wake {
+            if at < self.client_wake || self.client_wake <= self.now {
+                self.client_wake = at;
+                self.at(at, What::ClientWake);
+            }
+        }
+    }
+
+    fn client_effect(&mut self, effect: Effect<u64>, copies: bool) {
+        match effect {
+            Effect::Connect { node } => {
+                let (a, b) = (Host::Client, Host::Node(node.0));
+                let known = self.streams.values().find(|s| s.a == a && s.b == b).map(|s| s.id);
+                match known {
+                    // The other producer opened it already: this one is told.
+                    Some(id) => self.after(Duration::from_micros(10), What::StreamUp(id)),
+                    None => {
+                        if !self.open_stream(a, b) {
+                            self.after(Duration::from_millis(20), What::LinkRefused(node));
+                        }
+                    }
+                }
+            }
+            Effect::Transmit(transmit) => self.transmit(transmit, copies),
+            Effect::Resolve { .. } => unreachable!("outcomes were taken out"),
+            Effect::Incident(_) => self.coverage.count("client incidents"),
+        }
+    }
+
+    fn transmit(&mut self, transmit: Transmit, copies: bool) {
+        let b = Host::Node(transmit.node.0);
+        let Some(stream) = self.streams.values().find(|s| s.a == Host::Client && s.b == b).map(|s| s.id) else { return };
+        if transmit.again {
+            self.coverage.count("batches sent again");
+        }
+        let message = PublishMessage {
+            tag: transmit.tag,
+            copies,
+            group: transmit.group,
+            batch: transmit.batch,
+            deadline: transmit.deadline,
+        };
+        self.write(stream, true, Message::Publish(Box::new(message)));
+    }
+
+    fn told(&mut self, told: Told) {
+        let now = self.now;
+        self.say(format_args!("client is told of {:?}: {}", told.sent.value, summary(&told.outcome)));
+        let Ok(receipt) = &told.outcome else { return };
+        let Some(group) = self.group_of(receipt.partition) else { return };
+        if let Some((partition, offset)) = told.copy_of {
+            if (receipt.partition, receipt.duplicate) != (partition, Some(offset)) {
+                let what = format!("{:?} stands at {partition} {offset}; its copy was answered {receipt:?}", told.sent.value);
+                self.check(Err(Violation::new(identity::NAME, now, what)));
+            }
+            return;
+        }
+        if let Some(offset) = receipt.offset {
+            let result = self.durable.acknowledged(now, group, offset, &told.sent.value);
+            self.check(result);
+        }
+    }
+}
+
+fn summary(outcome: &Outcome) -> String {
+    match outcome {
+        Ok(receipt) => format!("{} {:?} {}", receipt.partition, receipt.offset, receipt.epoch),
+        Err(error) => format!("{error}"),
+    }
+}

@@ -1,0 +1,329 @@
+//! One run: three data nodes, three observers, one client, a network, and a plan of faults, in virtual time on one
+//! thread. The cores are the production ones; everything here stands for the shells around them.
+
+mod client;
+mod faults;
+mod node;
+mod observer;
+mod streams;
+mod verdict;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use quorate_client::core::effect::Tag;
+use quorate_consensus::envelope::Envelope;
+use quorate_consensus::node::event::Publish;
+use quorate_consensus::node::NodeEvent;
+use quorate_consensus::observer::ObserverEvent;
+use quorate_consensus::policy::Policy;
+use quorate_consensus::timing::Timing;
+use quorate_proto::control::{ExitNotice, LastHeard, SessionDown, SessionUp};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, Ticket};
+use quorate_proto::refusal::Refusal;
+use quorate_proto::v1::Receipt;
+
+use crate::checker::{durable::Durable, offsets::Offsets, serving::Serving, Violation};
+use crate::client::Client;
+use crate::coverage::Coverage;
+use crate::data_node::DataNode;
+use crate::net::{Host, Network, Weather};
+use crate::observer_node::ObserverNode;
+use crate::plan::{Fault, Mode, Plan};
+use crate::rng::Chance;
+use crate::storage::Parcel;
+use crate::stream::Stream;
+use crate::time::{HostClock, Instant};
+use crate::trace::Trace;
+
+/// Data nodes and observers of a run.
+pub const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
+/// Observers have ids of their own.
+pub const OBSERVERS: [NodeId; 3] = [NodeId(101), NodeId(102), NodeId(103)];
+/// Topic of a run.
+pub const TOPIC: &str = "default/orders";
+/// Its partitions.
+pub const PARTITIONS: u32 = 2;
+
+/// What travels on a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Message {
+    Up(Box<SessionUp>),
+    Down(Box<SessionDown>),
+    Publish(Box<PublishMessage>),
+    Answer(Tag, Box<Result<Receipt, Refusal>>),
+}
+
+/// A batch on its way to a node; `copies` = from the second producer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PublishMessage {
+    pub tag: Tag,
+    pub copies: bool,
+    pub group: GroupId,
+    pub batch: bytes::Bytes,
+    pub deadline: Duration,
+}
+
+/// Something that happens at an instant.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// A process handles its mailbox.
+    Turn(Host, Incarnation),
+    /// A process asked to be woken.
+    Tick(Host, Incarnation),
+    /// A flush ends.
+    Flushed(Host, Incarnation),
+    /// A Raft message arrives at a data node.
+    Peer(NodeId, Box<Envelope>, Option<Parcel>),
+    /// A Raft message arrives at an observer.
+    ObserverPeer(NodeId, Box<Envelope>),
+    /// A last-heard table arrives at an observer.
+    Gossip(NodeId, LastHeard),
+    /// Goes into a mailbox when the storage or the supervisor is done.
+    ToNode(NodeId, Incarnation, Box<NodeEvent>),
+    ToObserver(NodeId, Incarnation, Box<ObserverEvent>),
+    /// A message arrives at the other end of a stream.
+    Arrive(u64, bool, Message),
+    /// Both ends of a stream learn that it is gone.
+    StreamUp(u64),
+    /// A supervisor (again) tells the observers of an exit.
+    Notice(ExitNotice, u32),
+    /// A process starts.
+    Start(Host),
+    /// A stopped process goes on.
+    Resume(Host),
+    Fault(Fault),
+    EndCut(Host, Host),
+    EndSlow(NodeId),
+    Upkeep,
+    Heal,
+    Produce,
+    ClientWake,
+    /// A connection attempt of the client was refused.
+    LinkRefused(NodeId),
+    Replay,
+}
+
+/// How a run went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// The mode.
+    pub mode: Mode,
+    /// First broken promise.
+    pub violation: Option<Violation>,
+    /// What was exercised.
+    pub coverage: Coverage,
+    /// Hash of the trace.
+    pub digest: String,
+}
+
+/// The run.
+#[derive(Debug)]
+pub struct World<P: Policy> {
+    pub(crate) mode: Mode,
+    pub(crate) plan: Plan,
+    pub(crate) now: Instant,
+    pub(crate) chance: Chance,
+    pub(crate) net: Network,
+    pub(crate) timing: Timing,
+    queue: BinaryHeap<Reverse<(Instant, u64)>>,
+    events: BTreeMap<u64, What>,
+    next_event: u64,
+    pub(crate) nodes: BTreeMap<NodeId, DataNode<P>>,
+    pub(crate) observers: BTreeMap<NodeId, ObserverNode<P>>,
+    pub(crate) client: Client,
+    pub(crate) streams: BTreeMap<u64, Stream<Message>>,
+    pub(crate) next_id: u64,
+    /// Ticket of a publish → stream, tag, second producer.
+    pub(crate) tickets: BTreeMap<(NodeId, Ticket), (u64, Tag)>,
+    /// Tags of the second producer travel marked.
+    pub(crate) copies: BTreeMap<(u64, Tag), bool>,
+    pub(crate) noticed: BTreeMap<NodeId, Incarnation>,
+    pub(crate) newest_routes: u64,
+    pub(crate) serving: Serving,
+    pub(crate) offsets: Offsets,
+    pub(crate) durable: Durable,
+    pub(crate) trace: Trace,
+    pub(crate) coverage: Coverage,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) healed: Option<Instant>,
+    pub(crate) fault_began: Option<Instant>,
+    pub(crate) client_wake: Instant,
+    seed: u64,
+}
+
+impl<P: Policy> World<P> {
+    /// Everything that follows from the seed.
+    #[must_use]
+    pub fn new(seed: u64, mode: Mode, print: bool) -> Self {
+        let mut chance = Chance::new(seed);
+        let plan = Plan::draw(mode, &mut chance);
+        let mut clock = || HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), chance.between(0, 1_000) as i64 - 500);
+        let nodes = NODES.map(|id| (id, DataNode::new(id, clock())));
+        let observers = OBSERVERS.map(|id| (id, ObserverNode::new(id, clock())));
+        let client = Client::new(clock());
+        let mut world = Self {
+            mode,
+            plan,
+            now: Instant::default(),
+            chance,
+            net: Network::new(Weather::CALM),
+            timing: Timing::default(),
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            next_event: 0,
+            nodes: nodes.into(),
+            observers: observers.into(),
+            client,
+            streams: BTreeMap::new(),
+            next_id: 1,
+            tickets: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            noticed: BTreeMap::new(),
+            newest_routes: 0,
+            serving: Serving::default(),
+            offsets: Offsets::default(),
+            durable: Durable::default(),
+            trace: Trace::new(print),
+            coverage: Coverage::default(),
+            violation: None,
+            healed: None,
+            fault_began: None,
+            client_wake: Instant(u64::MAX),
+            seed,
+        };
+        world.set_up();
+        world
+    }
+
+    fn set_up(&mut self) {
+        for id in OBSERVERS {
+            self.after(Duration::ZERO, What::Start(Host::Observer(id.0)));
+        }
+        for id in NODES {
+            self.after(Duration::from_millis(100), What::Start(Host::Node(id.0)));
+        }
+        self.after(Duration::from_millis(150), What::Upkeep);
+        self.after(Duration::from_millis(1_500), What::Produce);
+        for (at, fault) in self.plan.faults.clone() {
+            self.at(at, What::Fault(fault));
+        }
+        if let Some(at) = self.plan.heal_at {
+            self.at(at, What::Heal);
+        }
+        let replay = Instant(self.plan.end.0 - 5_000_000_000);
+        self.at(replay, What::Replay);
+    }
+
+    /// Plays the run to its end, or to the first violation.
+    #[must_use]
+    pub fn run(mut self) -> Outcome {
+        while let Some(Reverse((at, id))) = self.queue.pop() {
+            if at > self.plan.end || self.violation.is_some() {
+                break;
+            }
+            self.now = at;
+            let what = self.events.remove(&id).expect("queued events exist");
+            self.happen(what);
+        }
+        self.finish();
+        Outcome {
+            seed: self.seed,
+            mode: self.mode,
+            violation: self.violation,
+            coverage: self.coverage,
+            digest: self.trace.digest(),
+        }
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Turn(Host::Node(id), incarnation) => self.node_turn(NodeId(id), incarnation),
+            What::Turn(Host::Observer(id), incarnation) => self.observer_turn(NodeId(id), incarnation),
+            What::Tick(host, incarnation) => self.tick(host, incarnation),
+            What::Flushed(Host::Node(id), incarnation) => self.node_flushed(NodeId(id), incarnation),
+            What::Flushed(Host::Observer(id), incarnation) => self.observer_flushed(NodeId(id), incarnation),
+            What::Turn(Host::Client, _) | What::Flushed(Host::Client, _) => {}
+            What::Peer(to, envelope, parcel) => self.node_peer(to, envelope, parcel),
+            What::ObserverPeer(to, envelope) => self.to_observer(to, ObserverEvent::Peer(envelope)),
+            What::Gossip(to, table) => self.to_observer(to, ObserverEvent::LastHeard(table)),
+            What::ToNode(to, incarnation, event) => {
+                if self.nodes[&to].incarnation == incarnation {
+                    self.to_node(to, *event);
+                }
+            }
+            What::ToObserver(to, incarnation, event) => {
+                if self.observers[&to].incarnation == incarnation {
+                    self.to_observer(to, *event);
+                }
+            }
+            What::Arrive(stream, forward, message) => self.arrive(stream, forward, message),
+            What::StreamUp(stream) => self.stream_up(stream),
+            What::Notice(notice, again) => self.notice(notice, again),
+            What::Start(host) => self.start(host),
+            What::Resume(host) => self.resume(host),
+            What::Fault(fault) => self.strike(fault),
+            What::EndCut(from, to) => self.end_cut(from, to),
+            What::EndSlow(id) => self.node_mut(id).disk.slow = Duration::ZERO,
+            What::Upkeep => self.upkeep(),
+            What::Heal => self.heal(),
+            What::Produce => self.produce(),
+            What::ClientWake => self.client_wake(),
+            What::LinkRefused(node) => self.client_link(node, false),
+            What::Replay => self.replay(),
+        }
+    }
+
+    pub(crate) fn at(&mut self, at: Instant, what: What) {
+        let id = self.next_event;
+        self.next_event += 1;
+        self.events.insert(id, what);
+        self.queue.push(Reverse((at.max(self.now), id)));
+    }
+
+    pub(crate) fn after(&mut self, span: Duration, what: What) {
+        self.at(self.now + span, what);
+    }
+
+    pub(crate) fn fresh_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut DataNode<P> {
+        self.nodes.get_mut(&id).expect("data nodes are fixed")
+    }
+
+    pub(crate) fn observer_mut(&mut self, id: NodeId) -> &mut ObserverNode<P> {
+        self.observers.get_mut(&id).expect("observers are fixed")
+    }
+
+    /// Records the first violation.
+    pub(crate) fn check(&mut self, result: Result<(), Violation>) {
+        if let Err(violation) = result {
+            self.trace.line(self.now, format_args!("VIOLATION {violation}"));
+            self.violation.get_or_insert(violation);
+        }
+    }
+
+    pub(crate) fn say(&mut self, text: std::fmt::Arguments<'_>) {
+        self.trace.line(self.now, text);
+    }
+}
+
+/// Keeps `Publish` construction in one place.
+pub(crate) fn publish_event(ticket: Ticket, message: &PublishMessage, deadline: quorate_proto::time::BootTime) -> NodeEvent {
+    NodeEvent::Publish(Publish {
+        ticket,
+        group: message.group,
+        batch: message.batch.clone(),
+        principal: bytes::Bytes::from_static(b"anonymous@sim"),
+        client_id: bytes::Bytes::from_static(b"sim"),
+        connection: 1,
+        operation: quorate_proto::ids::OperationId(u128::from(ticket.0)),
+        deadline,
+    })
+}

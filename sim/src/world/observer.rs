@@ -1,0 +1,227 @@
+//! Turns of observers and what their cores ask for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quorate_client::core::routes::{PartitionRoute, TopicRoutes};
+use quorate_consensus::observer::event::AdminRequest;
+use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
+use quorate_consensus::policy::Policy;
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Ticket, TopicId};
+use quorate_proto::time::LogTime;
+
+use super::{Message, What, World, OBSERVERS, PARTITIONS, TOPIC};
+use crate::disk::{Done, Job};
+use crate::net::Host;
+
+/// Wall clock at the start of a run, microseconds since the Unix epoch.
+const EPOCH_US: i64 = 1_790_000_000_000_000;
+
+/// An observer as the network sees it.
+#[must_use]
+pub(crate) fn host(id: NodeId) -> Host {
+    Host::Observer(id.0)
+}
+
+/// The observer behind a host.
+#[must_use]
+pub(crate) fn id_of(host: Host) -> NodeId {
+    match host {
+        Host::Observer(id) | Host::Node(id) => NodeId(id),
+        Host::Client => NodeId::ZERO,
+    }
+}
+
+/// Version and routes of the run's topic as an observer has applied them.
+pub(crate) fn routes<P: Policy>(core: &ObserverCore<P>) -> Option<(u64, Arc<TopicRoutes>)> {
+    let directory = core.directory();
+    let topic = directory.topic_by_name(TOPIC)?;
+    let mut partitions = BTreeMap::new();
+    for partition in directory.partitions_of(topic.id) {
+        let route = PartitionRoute { group: partition.group, leader: partition.leader_node(), epoch: partition.leader_term() };
+        partitions.insert(partition.number, route);
+    }
+    Some((directory.version().0, Arc::new(TopicRoutes::even(topic.id, TOPIC, partitions))))
+}
+
+impl<P: Policy> World<P> {
+    pub(crate) fn group_of(&self, partition: PartitionNo) -> Option<GroupId> {
+        let cores = self.observers.values().filter_map(|observer| observer.process.as_ref());
+        let newest = cores.filter_map(|process| routes(&process.core)).max_by_key(|(version, _)| *version)?;
+        newest.1.partitions.get(&partition).map(|route| route.group)
+    }
+
+    pub(crate) fn observer_start(&mut self, id: NodeId) {
+        if self.observers[&id].process.is_some() {
+            return;
+        }
+        let seed = self.chance.word();
+        let (now, timing) = (self.now, self.timing.clone());
+        let observer = self.observer_mut(id);
+        let effects = observer.start(now, &OBSERVERS, &timing, seed);
+        let incarnation = observer.incarnation;
+        self.say(format_args!("observer-{} starts, {incarnation}", id.0));
+        self.observer_effects(id, effects);
+        self.observer_tick(id);
+    }
+
+    pub(crate) fn observer_crash(&mut self, id: NodeId) {
+        let keep = self.chance.one_in(500);
+        let observer = self.observer_mut(id);
+        if observer.process.take().is_none() {
+            return;
+        }
+        observer.disk.crash(keep);
+        observer.paused_until = None;
+        self.coverage.count("observer crashes");
+        self.say(format_args!("observer-{} is gone", id.0));
+        self.break_streams_of(host(id));
+    }
+
+    pub(crate) fn observer_tick(&mut self, id: NodeId) {
+        // Wall clocks differ by up to a second or so; only their median counts (W5).
+        let skew = (id.0 as i64 % 7) * 150_000;
+        let wall = LogTime(EPOCH_US + skew + (self.now.0 / 1_000) as i64);
+        self.to_observer(id, ObserverEvent::Tick { wall });
+    }
+
+    pub(crate) fn to_observer(&mut self, id: NodeId, event: ObserverEvent) {
+        let delay = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
+        let now = self.now;
+        let observer = self.observer_mut(id);
+        let (awake, incarnation) = (observer.awake(now), observer.incarnation);
+        let Some(process) = &mut observer.process else { return };
+        process.mailbox.push_back(event);
+        if awake && !process.turn_due {
+            process.turn_due = true;
+            self.after(delay, What::Turn(host(id), incarnation));
+        }
+    }
+
+    pub(crate) fn observer_turn(&mut self, id: NodeId, incarnation: Incarnation) {
+        let now = self.now;
+        let observer = self.observer_mut(id);
+        if observer.incarnation != incarnation || !observer.awake(now) {
+            if let Some(process) = &mut observer.process {
+                process.turn_due = false;
+            }
+            return;
+        }
+        let clock = observer.clock.read(now);
+        let Some(process) = &mut observer.process else { return };
+        process.turn_due = false;
+        let mut out = Vec::new();
+        while let Some(event) = process.mailbox.pop_front() {
+            process.core.handle(clock, event, &mut out);
+        }
+        self.observer_effects(id, out);
+        self.make_topic(id);
+        let observer = self.observer_mut(id);
+        let clocks = observer.clock;
+        let Some(process) = &mut observer.process else { return };
+        let due = clocks.when(process.core.next_deadline(clock), now).max(now + Duration::from_micros(50));
+        if due < process.tick_due || process.tick_due <= now {
+            process.tick_due = due;
+            self.at(due, What::Tick(host(id), incarnation));
+        }
+    }
+
+    /// The operator makes the topic as soon as all data nodes are there.
+    fn make_topic(&mut self, id: NodeId) {
+        let Some(process) = &self.observers[&id].process else { return };
+        let directory = process.core.directory();
+        let ready = process.core.is_leading() && directory.nodes().count() == super::NODES.len();
+        if ready && directory.topic_by_name(TOPIC).is_none() && self.coverage.get("topics asked for") < 20 {
+            self.coverage.count("topics asked for");
+            let request = AdminRequest::CreateTopic {
+                name: TOPIC.into(),
+                partitions: PARTITIONS,
+                operation: OperationId(42),
+                topic_id: TopicId(43),
+            };
+            let ticket = Ticket(self.fresh_id());
+            self.to_observer(id, ObserverEvent::Admin { ticket, request });
+        }
+    }
+
+    fn observer_effects(&mut self, id: NodeId, effects: Vec<ObserverEffect>) {
+        for effect in effects {
+            self.observer_effect(id, effect);
+        }
+    }
+
+    fn observer_effect(&mut self, id: NodeId, effect: ObserverEffect) {
+        match effect {
+            ObserverEffect::Persist(write) => {
+                if self.observer_mut(id).disk.submit(Job::Write(write)) {
+                    self.observer_flush(id);
+                }
+            }
+            ObserverEffect::Send { node, lane: _, envelope } => {
+                for at in self.net.datagram(&mut self.chance, self.now, host(id), host(node), 0) {
+                    self.at(at, What::ObserverPeer(node, envelope.clone()));
+                }
+            }
+            ObserverEffect::Gossip(table) => {
+                for other in OBSERVERS.into_iter().filter(|other| *other != id) {
+                    for at in self.net.datagram(&mut self.chance, self.now, host(id), host(other), 0) {
+                        self.at(at, What::Gossip(other, table.clone()));
+                    }
+                }
+            }
+            ObserverEffect::Session { session, message } => self.write(session.0, false, Message::Down(message)),
+            ObserverEffect::CloseSession { session } => self.break_stream(session.0),
+            ObserverEffect::DirectoryChanged { version } => {
+                self.push_routes();
+                let incarnation = self.observers[&id].incarnation;
+                let event = ObserverEvent::RoutesPushed { version };
+                self.after(Duration::from_micros(100), What::ToObserver(id, incarnation, Box::new(event)));
+            }
+            ObserverEffect::ExitAnswer { result, node, incarnation, .. } => {
+                if result.is_ok() {
+                    let seen = self.noticed.entry(node).or_default();
+                    *seen = (*seen).max(incarnation);
+                }
+            }
+            ObserverEffect::AdminAnswer { .. } | ObserverEffect::Restored { .. } => {}
+            ObserverEffect::SaveSnapshot { index, term, data } => {
+                self.coverage.count("directory snapshots");
+                let observer = self.observer_mut(id);
+                observer.snapshots.push((index, data.clone()));
+                let excess = observer.snapshots.len().saturating_sub(2);
+                observer.snapshots.drain(..excess);
+                let incarnation = observer.incarnation;
+                let event = ObserverEvent::SnapshotSaved { index, term, data };
+                self.after(Duration::from_millis(2), What::ToObserver(id, incarnation, Box::new(event)));
+            }
+            ObserverEffect::LeaderChanged { leader } => {
+                self.coverage.count("observer leader changes");
+                self.say(format_args!("observer-{} sees {leader:?} lead the observers", id.0));
+            }
+            ObserverEffect::Note(_) => {}
+        }
+    }
+
+    fn observer_flush(&mut self, id: NodeId) {
+        let span = self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500));
+        let observer = self.observer_mut(id);
+        if observer.disk.start() {
+            let incarnation = observer.incarnation;
+            self.after(span, What::Flushed(host(id), incarnation));
+        }
+    }
+
+    pub(crate) fn observer_flushed(&mut self, id: NodeId, incarnation: Incarnation) {
+        let observer = self.observer_mut(id);
+        if observer.incarnation != incarnation || observer.process.is_none() {
+            return;
+        }
+        for done in observer.disk.complete() {
+            if let Done::Persisted(group, persist) = done {
+                self.to_observer(id, ObserverEvent::Persisted { group, id: persist });
+            }
+        }
+        self.observer_flush(id);
+    }
+}

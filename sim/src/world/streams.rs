@@ -1,0 +1,147 @@
+//! Sessions of data nodes with observers, and the client's connections to data nodes.
+
+use std::time::Duration;
+
+use quorate_consensus::node::NodeEvent;
+use quorate_consensus::observer::ObserverEvent;
+use quorate_consensus::policy::Policy;
+use quorate_proto::ids::{NodeId, Ticket};
+
+use super::observer::{host as observer_host, id_of};
+use super::{Message, What, World, NODES, OBSERVERS};
+use crate::net::Host;
+use crate::stream::{Stream, Upkeep};
+
+impl<P: Policy> World<P> {
+    /// Writes into a stream; the message travels, waits for a cut to heal, or is lost with the stream.
+    pub(crate) fn write(&mut self, stream: u64, forward: bool, message: Message) {
+        let Some(entry) = self.streams.get_mut(&stream) else { return };
+        let (from, to) = if forward { (entry.a, entry.b) } else { (entry.b, entry.a) };
+        let cut = self.net.is_cut(from, to);
+        if let Some(message) = entry.write(forward, cut, message) {
+            self.travel(stream, forward, message, from, to);
+        }
+    }
+
+    fn travel(&mut self, stream: u64, forward: bool, message: Message, from: Host, to: Host) {
+        if let Some(at) = self.net.stream(&mut self.chance, self.now, from, to, 3) {
+            self.at(at, What::Arrive(stream, forward, message));
+        }
+    }
+
+    pub(crate) fn arrive(&mut self, stream: u64, forward: bool, message: Message) {
+        let Some(entry) = self.streams.get(&stream) else { return };
+        let (a, b) = (entry.a, entry.b);
+        match (message, forward) {
+            (Message::Up(message), true) => {
+                let session = Ticket(stream);
+                self.to_observer(id_of(b), ObserverEvent::Session { session, message });
+            }
+            (Message::Down(message), false) => {
+                let (Host::Node(id), observer) = (a, id_of(b)) else { return };
+                self.to_node(NodeId(id), NodeEvent::Session { observer, message });
+            }
+            (Message::Publish(message), true) => {
+                let Host::Node(id) = b else { return };
+                let ticket = Ticket(self.fresh_id());
+                self.tickets.insert((NodeId(id), ticket), (stream, message.tag));
+                self.copies.insert((stream, message.tag), message.copies);
+                let deadline = self.nodes[&NodeId(id)].clock.read(self.now) + message.deadline;
+                self.to_node(NodeId(id), super::publish_event(ticket, &message, deadline));
+            }
+            (Message::Answer(tag, result), false) => {
+                let Host::Node(id) = b else { return };
+                let copies = self.copies.remove(&(stream, tag)).unwrap_or(false);
+                self.client_response(NodeId(id), tag, *result, copies);
+            }
+            _ => unreachable!("messages travel the way they are made for"),
+        }
+    }
+
+    /// Opens a stream if both ends are there and the way is free.
+    pub(crate) fn open_stream(&mut self, a: Host, b: Host) -> bool {
+        if self.net.is_cut(a, b) || self.net.is_cut(b, a) || !self.runs(a) || !self.runs(b) {
+            return false;
+        }
+        let id = self.fresh_id();
+        self.streams.insert(id, Stream::new(id, a, b));
+        let delay = self.chance.span(Duration::from_micros(200), Duration::from_millis(2));
+        self.after(delay, What::StreamUp(id));
+        true
+    }
+
+    fn runs(&self, host: Host) -> bool {
+        match host {
+            Host::Node(id) => self.nodes[&NodeId(id)].process.is_some(),
+            Host::Observer(_) => self.observers[&id_of(host)].process.is_some(),
+            Host::Client => true,
+        }
+    }
+
+    pub(crate) fn stream_up(&mut self, stream: u64) {
+        let Some(entry) = self.streams.get(&stream) else { return };
+        match (entry.a, entry.b) {
+            (Host::Node(id), b @ Host::Observer(_)) => {
+                self.to_observer(id_of(b), ObserverEvent::SessionOpened { session: Ticket(stream) });
+                self.to_node(NodeId(id), NodeEvent::SessionUp(id_of(b)));
+            }
+            (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), true),
+            _ => unreachable!("streams go from nodes to observers and from the client to nodes"),
+        }
+    }
+
+    fn close(&mut self, stream: u64) {
+        let Some(entry) = self.streams.remove(&stream) else { return };
+        match (entry.a, entry.b) {
+            (Host::Node(id), b @ Host::Observer(_)) => {
+                self.to_observer(id_of(b), ObserverEvent::SessionClosed { session: Ticket(stream) });
+                self.to_node(NodeId(id), NodeEvent::SessionLost(id_of(b)));
+            }
+            (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), false),
+            _ => {}
+        }
+    }
+
+    /// The process at `host` is gone: its connections are reset.
+    pub(crate) fn break_streams_of(&mut self, host: Host) {
+        let ids: Vec<u64> = self.streams.values().filter(|s| s.a == host || s.b == host).map(|s| s.id).collect();
+        for id in ids {
+            self.close(id);
+        }
+    }
+
+    pub(crate) fn break_stream(&mut self, id: u64) {
+        self.close(id);
+    }
+
+    /// Looks after every connection: lets stalled messages flow, breaks dead ones, opens missing sessions.
+    pub(crate) fn upkeep(&mut self) {
+        let now = self.now;
+        let ids: Vec<u64> = self.streams.keys().copied().collect();
+        for id in ids {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let (a, b) = (stream.a, stream.b);
+            let cut = self.net.is_cut(a, b) || self.net.is_cut(b, a);
+            match stream.upkeep(now, cut) {
+                Upkeep::Fine => {}
+                Upkeep::Broken => self.close(id),
+                Upkeep::Flows(messages) => {
+                    for (forward, message) in messages {
+                        let (from, to) = if forward { (a, b) } else { (b, a) };
+                        self.travel(id, forward, message, from, to);
+                    }
+                }
+            }
+        }
+        for node in NODES {
+            for observer in OBSERVERS {
+                let (a, b) = (Host::Node(node.0), observer_host(observer));
+                if !self.streams.values().any(|s| s.a == a && s.b == b) {
+                    self.open_stream(a, b);
+                }
+            }
+        }
+        self.push_routes();
+        self.after(Duration::from_millis(100), What::Upkeep);
+    }
+}
