@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use quorate_consensus::node::{stored, NodeConfig, NodeCore, NodeEffect, NodeEvent, NodeLimits};
 use quorate_consensus::policy::Policy;
+use quorate_consensus::replica::ObserverLoss;
 use quorate_consensus::timing::Timing;
 use quorate_proto::control::{Hello, LockProof};
 use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId};
@@ -88,6 +89,7 @@ impl<P: Policy> DataNode<P> {
             limits: NodeLimits { checkpoint_bytes: 16 * 1024, ..NodeLimits::default() },
             seed,
             suspect_log: self.suspect,
+            observer_loss: ObserverLoss::default(),
         };
         let mut core = NodeCore::new(config, clock);
         let mut out = Vec::new();
@@ -111,7 +113,7 @@ impl<P: Policy> DataNode<P> {
         let Some(restored) = log.restored() else { return };
         let restored = restored.expect("a simulated disk keeps what it acknowledged");
         let Some(assignment) = log.pairs.get(stored::ASSIGNMENT) else { return };
-        let assignment = stored::decode_assignment(assignment).expect("the core wrote it");
+        let assignment = stored::decode_assignment(assignment.clone()).expect("the core wrote it");
         let segments = self.segments.entry(group).or_default();
         let image = log.pairs.get(CHECKPOINT).map(|value| {
             let (index, _, state) = decode_checkpoint(value);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use quorate_consensus::observer::{ObserverConfig, ObserverCore, ObserverEffect, ObserverEvent};
+use quorate_consensus::observer::{ObserverConfig, ObserverCore, ObserverEvent};
 use quorate_consensus::policy::Policy;
 use quorate_consensus::timing::Timing;
 use quorate_proto::control::ObserverInfo;
@@ -60,7 +60,7 @@ impl<P: Policy> ObserverNode<P> {
     }
 
     /// Starts the process from its disk.
-    pub fn start(&mut self, now: Instant, members: &[NodeId], timing: &Timing, seed: u64) -> Vec<ObserverEffect> {
+    pub fn start(&mut self, now: Instant, members: &[NodeId], timing: &Timing, seed: u64) {
         self.incarnation = self.incarnation.next();
         let me = ObserverInfo {
             node: self.id,
@@ -79,12 +79,10 @@ impl<P: Policy> ObserverNode<P> {
             log.entries.last().map_or(log.compacted.0, |entry| LogIndex(entry.index))
         });
         let snapshot = self.snapshots.iter().rev().find(|(index, _)| *index <= last).map(|(_, data)| data.clone());
-        let mut out = Vec::new();
-        let core = ObserverCore::new(config, restored, snapshot.as_deref(), self.clock.read(now), &mut out)
+        let core = ObserverCore::new(config, restored, snapshot.as_deref(), self.clock.read(now))
             .expect("an observer starts from what its disk holds");
         self.process =
             Some(Process { core, mailbox: VecDeque::new(), turn_due: false, tick_due: Instant(u64::MAX) });
-        out
     }
 
     /// True if the process runs and is not stopped.

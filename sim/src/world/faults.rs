@@ -148,7 +148,9 @@ impl<P: Policy> World<P> {
         for observer in OBSERVERS {
             let reached = !self.net.is_cut(host, observer_host(observer));
             if reached && self.observers[&observer].process.is_some() {
-                let event = ObserverEvent::ExitNotice { ticket: Ticket(self.fresh_id()), notice: notice.clone() };
+                let ticket = Ticket(self.fresh_id());
+                self.notices.insert(ticket, (notice.node, notice.incarnation));
+                let event = ObserverEvent::ExitNotice { ticket, notice: notice.clone() };
                 let incarnation = self.observers[&observer].incarnation;
                 let delay = self.chance.span(Duration::from_micros(100), Duration::from_micros(600));
                 self.after(delay, What::ToObserver(observer, incarnation, Box::new(event)));

@@ -142,6 +142,8 @@ pub struct World<P: Policy> {
     /// Tags of the second producer travel marked.
     pub(crate) copies: BTreeMap<(u64, Tag), bool>,
     pub(crate) noticed: BTreeMap<NodeId, Incarnation>,
+    /// Exit notices under way.
+    pub(crate) notices: BTreeMap<Ticket, (NodeId, Incarnation)>,
     pub(crate) newest_routes: u64,
     pub(crate) serving: Serving,
     pub(crate) offsets: Offsets,
@@ -183,6 +185,7 @@ impl<P: Policy> World<P> {
             tickets: BTreeMap::new(),
             copies: BTreeMap::new(),
             noticed: BTreeMap::new(),
+            notices: BTreeMap::new(),
             newest_routes: 0,
             serving: Serving::default(),
             offsets: Offsets::default(),

@@ -301,7 +301,7 @@ impl<P: Policy> World<P> {
     fn build_snapshot(&mut self, id: NodeId, group: GroupId, to: ReplicaId) {
         self.coverage.count("snapshots built");
         let Some((index, term, data)) = self.nodes[&id].checkpoint(group) else { return };
-        let conf_state = quorate_consensus::raft::eraftpb::ConfState::default();
+        let conf_state = raft::eraftpb::ConfState::default();
         self.storage_answers(id, NodeEvent::SnapshotBuilt { group, to, index, term, conf_state, data });
     }
 

@@ -8,7 +8,7 @@ use quorate_client::core::routes::{PartitionRoute, TopicRoutes};
 use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_consensus::policy::Policy;
-use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Ticket, TopicId};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Term, Ticket, TopicId};
 use quorate_proto::time::LogTime;
 
 use super::{Message, What, World, OBSERVERS, PARTITIONS, TOPIC};
@@ -36,10 +36,13 @@ pub(crate) fn id_of(host: Host) -> NodeId {
 /// Version and routes of the run's topic as an observer has applied them.
 pub(crate) fn routes<P: Policy>(core: &ObserverCore<P>) -> Option<(u64, Arc<TopicRoutes>)> {
     let directory = core.directory();
-    let topic = directory.topic_by_name(TOPIC)?;
+    let topic = directory.topic_named(TOPIC)?;
     let mut partitions = BTreeMap::new();
-    for partition in directory.partitions_of(topic.id) {
-        let route = PartitionRoute { group: partition.group, leader: partition.leader_node(), epoch: partition.leader_term() };
+    for group in &topic.groups {
+        let partition = directory.partition(*group)?;
+        let leader = directory.leader_of(*group);
+        let epoch = leader.as_ref().map_or(Term::ZERO, |(_, lease)| lease.term);
+        let route = PartitionRoute { group: *group, leader: leader.map(|(node, _)| node), epoch };
         partitions.insert(partition.number, route);
     }
     Some((directory.version().0, Arc::new(TopicRoutes::even(topic.id, TOPIC, partitions))))
@@ -59,10 +62,9 @@ impl<P: Policy> World<P> {
         let seed = self.chance.word();
         let (now, timing) = (self.now, self.timing.clone());
         let observer = self.observer_mut(id);
-        let effects = observer.start(now, &OBSERVERS, &timing, seed);
+        observer.start(now, &OBSERVERS, &timing, seed);
         let incarnation = observer.incarnation;
         self.say(format_args!("observer-{} starts, {incarnation}", id.0));
-        self.observer_effects(id, effects);
         self.observer_tick(id);
     }
 
@@ -131,8 +133,8 @@ impl<P: Policy> World<P> {
     fn make_topic(&mut self, id: NodeId) {
         let Some(process) = &self.observers[&id].process else { return };
         let directory = process.core.directory();
-        let ready = process.core.is_leading() && directory.nodes().count() == super::NODES.len();
-        if ready && directory.topic_by_name(TOPIC).is_none() && self.coverage.get("topics asked for") < 20 {
+        let ready = process.core.is_leading() && directory.nodes().len() == super::NODES.len();
+        if ready && directory.topic_named(TOPIC).is_none() && self.coverage.get("topics asked for") < 20 {
             self.coverage.count("topics asked for");
             let request = AdminRequest::CreateTopic {
                 name: TOPIC.into(),
@@ -178,8 +180,8 @@ impl<P: Policy> World<P> {
                 let event = ObserverEvent::RoutesPushed { version };
                 self.after(Duration::from_micros(100), What::ToObserver(id, incarnation, Box::new(event)));
             }
-            ObserverEffect::ExitAnswer { result, node, incarnation, .. } => {
-                if result.is_ok() {
+            ObserverEffect::ExitAnswer { ticket, result } => {
+                if let (Some((node, incarnation)), true) = (self.notices.remove(&ticket), result.is_ok()) {
                     let seen = self.noticed.entry(node).or_default();
                     *seen = (*seen).max(incarnation);
                 }
@@ -200,6 +202,12 @@ impl<P: Policy> World<P> {
                 self.say(format_args!("observer-{} sees {leader:?} lead the observers", id.0));
             }
             ObserverEffect::Note(_) => {}
+            ObserverEffect::Fatal(why) => {
+                let what = format!("observer-{} cannot go on: {why}", id.0);
+                let violation = crate::checker::Violation::new("observers go on", self.now, what);
+                self.check(Err(violation));
+                self.observer_crash(id);
+            }
         }
     }
 
