@@ -6,7 +6,7 @@ use quorate_client::{Client, Record};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
-    let observers = if given.is_empty() { vec!["127.0.0.1:7331".to_owned()] } else { given };
+    let observers = if given.is_empty() { vec!["127.0.0.1:7301".to_owned()] } else { given };
     let client = Client::builder().observers(observers).build().await?;
     let producer = client.producer("orders").build().await?;
     let mut pending = Vec::new();
