@@ -153,7 +153,11 @@ impl Client {
             match effect {
                 Effect::Resolve { token, outcome, .. } => {
                     let index = usize::try_from(token).expect("tokens are indexes");
-                    told.push(if copies { self.told_copy(now, index, outcome) } else { self.told(now, index, outcome) });
+                    told.push(if copies {
+                        self.told_copy(now, index, outcome)
+                    } else {
+                        self.told(now, index, outcome)
+                    });
                 }
                 other => rest.push(other),
             }

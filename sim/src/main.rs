@@ -42,7 +42,11 @@ fn main() -> ExitCode {
         let violation = outcome.violation.as_ref().expect("it failed");
         println!("seed {} {}: {violation}\n  {}", outcome.seed, outcome.mode, reproduce(outcome));
     }
-    if summary.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if summary.failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn trace(seed: u64, modes: &[Mode]) -> ExitCode {
@@ -56,7 +60,11 @@ fn trace(seed: u64, modes: &[Mode]) -> ExitCode {
         }
         failed |= outcome.violation.is_some();
     }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
 }
 
 fn mutants(seeds: std::ops::Range<u64>) -> ExitCode {
@@ -65,7 +73,10 @@ fn mutants(seeds: std::ops::Range<u64>) -> ExitCode {
         match hunt(mutant, seeds.clone()) {
             Ok(outcome) => {
                 let violation = outcome.violation.expect("it was caught");
-                println!("{}: caught by `{}`, mode {}, seed {}", mutant.name, violation.checker, mutant.mode, outcome.seed);
+                println!(
+                    "{}: caught by `{}`, mode {}, seed {}",
+                    mutant.name, violation.checker, mutant.mode, outcome.seed
+                );
             }
             Err(runs) => {
                 alive += 1;
@@ -73,5 +84,9 @@ fn mutants(seeds: std::ops::Range<u64>) -> ExitCode {
             }
         }
     }
-    if alive == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if alive == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -56,13 +56,8 @@ impl Weather {
         straggle_max: Duration::ZERO,
     };
     /// Loss, duplicates and stragglers.
-    pub const ROUGH: Self = Self {
-        loss: 20,
-        duplicate: 10,
-        straggle: 10,
-        straggle_max: Duration::from_millis(3_000),
-        ..Self::CALM
-    };
+    pub const ROUGH: Self =
+        Self { loss: 20, duplicate: 10, straggle: 10, straggle_max: Duration::from_millis(3_000), ..Self::CALM };
 }
 
 /// All links.

@@ -75,14 +75,13 @@ impl<P: Policy> ObserverNode<P> {
         let log = self.disk.group(GroupId::DIRECTORY).and_then(crate::disk::GroupLog::restored);
         let restored = log.map(|log| log.expect("a simulated disk keeps what it acknowledged"));
         // The newest snapshot whose position lies within the log.
-        let last = restored.as_ref().map_or(LogIndex::ZERO, |log| {
-            log.entries.last().map_or(log.compacted.0, |entry| LogIndex(entry.index))
-        });
+        let last = restored
+            .as_ref()
+            .map_or(LogIndex::ZERO, |log| log.entries.last().map_or(log.compacted.0, |entry| LogIndex(entry.index)));
         let snapshot = self.snapshots.iter().rev().find(|(index, _)| *index <= last).map(|(_, data)| data.clone());
         let core = ObserverCore::new(config, restored, snapshot.as_deref(), self.clock.read(now))
             .expect("an observer starts from what its disk holds");
-        self.process =
-            Some(Process { core, mailbox: VecDeque::new(), turn_due: false, tick_due: Instant(u64::MAX) });
+        self.process = Some(Process { core, mailbox: VecDeque::new(), turn_due: false, tick_due: Instant(u64::MAX) });
     }
 
     /// True if the process runs and is not stopped.

@@ -157,14 +157,20 @@ impl Plan {
         let mut t = chance.between(3_000, 4_000);
         for _ in 0..chance.between(1, 3) {
             // The leader keeps one follower, which restarts within the fence window; the other hears the observers.
-            faults.push((at(t), Fault::CutObservers { target: Target::Leader, span: Some(MS(chance.between(2_500, 5_000))) }));
+            faults.push((
+                at(t),
+                Fault::CutObservers { target: Target::Leader, span: Some(MS(chance.between(2_500, 5_000))) },
+            ));
             let span = Some(MS(chance.between(2_500, 5_000)));
             faults.push((at(t), Fault::Cut { from: Target::Leader, to: Target::SecondFollower, span }));
             faults.push((at(t), Fault::Cut { from: Target::SecondFollower, to: Target::Leader, span }));
             for _ in 0..chance.between(1, 5) {
                 let restart = t + chance.between(900, 2_600);
                 let down = MS(chance.between(5, 250));
-                faults.push((at(restart), Fault::Crash { target: Target::FirstFollower, down, notice: chance.one_in(300) }));
+                faults.push((
+                    at(restart),
+                    Fault::Crash { target: Target::FirstFollower, down, notice: chance.one_in(300) },
+                ));
             }
             if chance.one_in(400) {
                 let pause = Fault::Pause { target: Target::Leader, span: MS(chance.between(50, 1_500)) };
@@ -184,7 +190,11 @@ impl Plan {
             2 => Fault::OneWay { target: Target::Leader, inbound: true, peers_only: false },
             3 => Fault::OneWay { target: Target::Leader, inbound: false, peers_only: false },
             4 => Fault::CutObservers { target: Target::Leader, span: None },
-            _ => Fault::OneWay { target: Target::FirstFollower, inbound: chance.one_in(500), peers_only: chance.one_in(500) },
+            _ => Fault::OneWay {
+                target: Target::FirstFollower,
+                inbound: chance.one_in(500),
+                peers_only: chance.one_in(500),
+            },
         };
         Self { faults: vec![(when, fault)], heal_at: None, end: at(20_000), rough: false }
     }
@@ -208,9 +218,11 @@ fn random_node(chance: &mut Chance) -> Target {
 
 fn random_fault(chance: &mut Chance) -> Fault {
     match chance.between(0, 9) {
-        0 | 1 => {
-            Fault::Crash { target: random_node(chance), down: MS(chance.between(20, 3_000)), notice: chance.one_in(600) }
-        }
+        0 | 1 => Fault::Crash {
+            target: random_node(chance),
+            down: MS(chance.between(20, 3_000)),
+            notice: chance.one_in(600),
+        },
         2 => {
             let target = Target::Host(Host::Observer(chance.between(1, 3)));
             Fault::Crash { target, down: MS(chance.between(20, 4_000)), notice: false }

@@ -66,7 +66,10 @@ pub fn read(batch: &StoredBatch) -> Vec<(Offset, Bytes)> {
     let (view, rest) = StoredBatchView::parse(&whole.freeze()).expect("apply writes batches that can be read");
     assert!(rest.is_empty(), "a stored batch is followed by nothing");
     let records = view.records().expect("apply stores only batches that decode");
-    records.map(|item| item.map(|(offset, record)| (offset, record.value))).collect::<Result<_, _>>().expect("a stored batch decodes")
+    records
+        .map(|item| item.map(|(offset, record)| (offset, record.value)))
+        .collect::<Result<_, _>>()
+        .expect("a stored batch decodes")
 }
 
 /// Value of [`CHECKPOINT`]: index, term, state.

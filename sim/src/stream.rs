@@ -53,7 +53,11 @@ impl<M> Stream<M> {
     pub fn upkeep(&mut self, now: Instant, cut: bool) -> Upkeep<M> {
         if !cut {
             self.cut_since = None;
-            return if self.stalled.is_empty() { Upkeep::Fine } else { Upkeep::Flows(std::mem::take(&mut self.stalled)) };
+            return if self.stalled.is_empty() {
+                Upkeep::Fine
+            } else {
+                Upkeep::Flows(std::mem::take(&mut self.stalled))
+            };
         }
         let since = *self.cut_since.get_or_insert(now);
         if now.since(since) >= KEEP_ALIVE {

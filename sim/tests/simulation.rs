@@ -25,7 +25,9 @@ fn no_promise_is_broken_in_three_hundred_runs() {
         .map(|outcome| format!("{}\n  {}", outcome.violation.as_ref().expect("failed"), reproduce(outcome)))
         .collect();
     assert!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
-    for exercised in ["veto silence", "veto boot", "resigned contact", "exit notices", "snapshots installed", "batches sent again"] {
+    for exercised in
+        ["veto silence", "veto boot", "resigned contact", "exit notices", "snapshots installed", "batches sent again"]
+    {
         assert!(summary.coverage.get(exercised) > 0, "no run exercised `{exercised}`: {}", summary.coverage);
     }
 }

@@ -22,7 +22,13 @@ impl Durable {
     ///
     /// # Errors
     /// The offset was acknowledged for another record.
-    pub fn acknowledged(&mut self, now: Instant, group: GroupId, offset: Offset, value: &Bytes) -> Result<(), Violation> {
+    pub fn acknowledged(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        offset: Offset,
+        value: &Bytes,
+    ) -> Result<(), Violation> {
         let first = self.promised.entry((group, offset)).or_insert_with(|| value.clone());
         if first == value {
             return Ok(());

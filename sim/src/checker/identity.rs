@@ -15,7 +15,12 @@ pub const NAME: &str = "one copy per identity";
 ///
 /// # Errors
 /// A value stands twice, a key's sequence goes back, or a refused value is there.
-pub fn check(now: Instant, group: GroupId, log: &BTreeMap<Offset, Bytes>, refused: &BTreeSet<Bytes>) -> Result<(), Violation> {
+pub fn check(
+    now: Instant,
+    group: GroupId,
+    log: &BTreeMap<Offset, Bytes>,
+    refused: &BTreeSet<Bytes>,
+) -> Result<(), Violation> {
     let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
     for (offset, value) in log {
         if refused.contains(value) {

@@ -24,7 +24,13 @@ impl Offsets {
     ///
     /// # Errors
     /// Another replica applied something else there.
-    pub fn applied(&mut self, now: Instant, group: GroupId, node: NodeId, entry: &AppliedEntry) -> Result<(), Violation> {
+    pub fn applied(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        node: NodeId,
+        entry: &AppliedEntry,
+    ) -> Result<(), Violation> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&entry.log_time.0.to_le_bytes());
         hasher.update(&entry.keys);
@@ -35,7 +41,8 @@ impl Offsets {
         let seen = (entry.term, hasher.finalize());
         let first = *self.entries.entry((group, entry.index)).or_insert(seen);
         if first != seen {
-            let what = format!("{node} applied something else at {group} {} ({} after {})", entry.index, entry.term, first.0);
+            let what =
+                format!("{node} applied something else at {group} {} ({} after {})", entry.index, entry.term, first.0);
             return Err(Violation::new(NAME, now, what));
         }
         for (offset, value) in entry.batches.iter().flat_map(crate::storage::read) {

@@ -25,7 +25,14 @@ impl Serving {
     ///
     /// # Errors
     /// Another node's right still lasts, or a newer term has served already.
-    pub fn right(&mut self, now: Instant, group: GroupId, node: NodeId, term: Term, until: Instant) -> Result<(), Violation> {
+    pub fn right(
+        &mut self,
+        now: Instant,
+        group: GroupId,
+        node: NodeId,
+        term: Term,
+        until: Instant,
+    ) -> Result<(), Violation> {
         let rights = self.rights.entry(group).or_default();
         rights.retain(|holder, (end, _)| *end > now && *holder != node);
         if until <= now {

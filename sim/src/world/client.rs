@@ -35,7 +35,12 @@ impl<P: Policy> World<P> {
     }
 
     fn routes(&self) -> Option<Arc<TopicRoutes>> {
-        self.observers.values().filter_map(|o| o.process.as_ref()).filter_map(|p| super::observer::routes(&p.core)).max_by_key(|(version, _)| *version).map(|(_, routes)| routes)
+        self.observers
+            .values()
+            .filter_map(|o| o.process.as_ref())
+            .filter_map(|p| super::observer::routes(&p.core))
+            .max_by_key(|(version, _)| *version)
+            .map(|(_, routes)| routes)
     }
 
     /// The newest routes that any observer can push to the client.
@@ -103,7 +108,8 @@ impl<P: Policy> World<P> {
                 self.client_effect(effect, copies);
             }
         }
-        let wake = self.client.next_deadline().map(|at| self.client.clock.when(at, self.now) + Duration::from_micros(10));
+        let wake =
+            self.client.next_deadline().map(|at| self.client.clock.when(at, self.now) + Duration::from_micros(10));
         if let Some(at) = wake {
             if at < self.client_wake || self.client_wake <= self.now {
                 self.client_wake = at;
@@ -135,7 +141,9 @@ impl<P: Policy> World<P> {
 
     fn transmit(&mut self, transmit: Transmit, copies: bool) {
         let b = Host::Node(transmit.node.0);
-        let Some(stream) = self.streams.values().find(|s| s.a == Host::Client && s.b == b).map(|s| s.id) else { return };
+        let Some(stream) = self.streams.values().find(|s| s.a == Host::Client && s.b == b).map(|s| s.id) else {
+            return;
+        };
         if transmit.again {
             self.coverage.count("batches sent again");
         }
@@ -156,7 +164,8 @@ impl<P: Policy> World<P> {
         let Some(group) = self.group_of(receipt.partition) else { return };
         if let Some((partition, offset)) = told.copy_of {
             if (receipt.partition, receipt.duplicate) != (partition, Some(offset)) {
-                let what = format!("{:?} stands at {partition} {offset}; its copy was answered {receipt:?}", told.sent.value);
+                let what =
+                    format!("{:?} stands at {partition} {offset}; its copy was answered {receipt:?}", told.sent.value);
                 self.check(Err(Violation::new(identity::NAME, now, what)));
             }
             return;

@@ -163,7 +163,9 @@ impl<P: Policy> World<P> {
     pub fn new(seed: u64, mode: Mode, print: bool) -> Self {
         let mut chance = Chance::new(seed);
         let plan = Plan::draw(mode, &mut chance);
-        let mut clock = || HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), chance.between(0, 1_000) as i64 - 500);
+        let mut clock = || {
+            HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), chance.between(0, 1_000) as i64 - 500)
+        };
         let nodes = NODES.map(|id| (id, DataNode::new(id, clock())));
         let observers = OBSERVERS.map(|id| (id, ObserverNode::new(id, clock())));
         let client = Client::new(clock());
@@ -318,7 +320,11 @@ impl<P: Policy> World<P> {
 }
 
 /// Keeps `Publish` construction in one place.
-pub(crate) fn publish_event(ticket: Ticket, message: &PublishMessage, deadline: quorate_proto::time::BootTime) -> NodeEvent {
+pub(crate) fn publish_event(
+    ticket: Ticket,
+    message: &PublishMessage,
+    deadline: quorate_proto::time::BootTime,
+) -> NodeEvent {
     NodeEvent::Publish(Publish {
         ticket,
         group: message.group,

@@ -48,7 +48,10 @@ impl<P: Policy> World<P> {
         for other in super::NODES.into_iter().filter(|other| *other != id) {
             if !self.net.is_cut(Host::Node(id.0), Host::Node(other.0)) {
                 let incarnation = self.nodes[&other].incarnation;
-                self.after(Duration::from_millis(1), What::ToNode(other, incarnation, Box::new(NodeEvent::PeerLost(id))));
+                self.after(
+                    Duration::from_millis(1),
+                    What::ToNode(other, incarnation, Box::new(NodeEvent::PeerLost(id))),
+                );
             }
         }
     }
@@ -149,7 +152,9 @@ impl<P: Policy> World<P> {
                 self.storage_answers(id, event);
             }
             NodeEffect::BuildSnapshot { group, to } => self.build_snapshot(id, group, to),
-            NodeEffect::InstallSnapshot { group, index, term, data } => self.install_snapshot(id, group, index, term, data),
+            NodeEffect::InstallSnapshot { group, index, term, data } => {
+                self.install_snapshot(id, group, index, term, data)
+            }
             NodeEffect::Quarantined { group, reason } => {
                 self.say(format_args!("node-{} quarantines {group}: {reason}", id.0));
                 self.coverage.count("quarantines");

@@ -63,7 +63,8 @@ impl<P: Policy> World<P> {
             let stop = Instant(self.plan.end.0 - 7_000_000_000);
             let due = bound.min(Instant(stop.0 - 500_000_000));
             if served < due {
-                let what = format!("partition {no}: the newest acknowledged record was sent at {served}, {due} was due");
+                let what =
+                    format!("partition {no}: the newest acknowledged record was sent at {served}, {due} was due");
                 self.check(Err(Violation::new("serves again", self.now, what)));
             }
         }
