@@ -86,7 +86,8 @@ impl<P: Policy> DataNode<P> {
             hello: self.hello(),
             observers: observers.to_vec(),
             timing: timing.clone(),
-            limits: NodeLimits { checkpoint_bytes: 16 * 1024, ..NodeLimits::default() },
+            // Small, so that checkpoints, compaction and snapshots happen within a run.
+            limits: NodeLimits { checkpoint_bytes: 8 * 1024, retain_bytes: 4 * 1024, ..NodeLimits::default() },
             seed,
             suspect_log: self.suspect,
             observer_loss: ObserverLoss::default(),

@@ -173,7 +173,7 @@ impl Plan {
                 ));
             }
             if chance.one_in(400) {
-                let pause = Fault::Pause { target: Target::Leader, span: MS(chance.between(50, 1_500)) };
+                let pause = Fault::Pause { target: Target::Leader, span: MS(chance.between(50, 3_000)) };
                 faults.push((at(t + chance.between(800, 2_000)), pause));
             }
             t += chance.between(5_500, 7_500);

@@ -71,6 +71,9 @@ impl<P: Policy> World<P> {
 
     pub(crate) fn node_turn(&mut self, id: NodeId, incarnation: Incarnation) {
         let now = self.now;
+        // What waits on other connections is read in a later turn: a process that was stopped may take up an old
+        // answer long before it hears of its successor.
+        let take = self.chance.between(1, 40);
         let node = self.node_mut(id);
         if node.incarnation != incarnation || !node.awake(now) {
             if let Some(process) = &mut node.process {
@@ -82,10 +85,16 @@ impl<P: Policy> World<P> {
         let Some(process) = &mut node.process else { return };
         process.turn_due = false;
         let mut out = Vec::new();
-        while let Some(event) = process.mailbox.pop_front() {
+        for _ in 0..take {
+            let Some(event) = process.mailbox.pop_front() else { break };
             process.core.handle(clock, event, &mut out);
         }
         process.core.flush(clock, &mut out);
+        if !process.mailbox.is_empty() {
+            process.turn_due = true;
+            let pause = self.chance.span(Duration::from_micros(5), Duration::from_micros(400));
+            self.after(pause, What::Turn(Host::Node(id.0), incarnation));
+        }
         self.execute(id, out);
         self.schedule_node_tick(id);
     }

@@ -134,7 +134,7 @@ impl<P: Policy> World<P> {
         let Some(process) = &self.observers[&id].process else { return };
         let directory = process.core.directory();
         let ready = process.core.is_leading() && directory.nodes().len() == super::NODES.len();
-        if ready && directory.topic_named(TOPIC).is_none() && self.coverage.get("topics asked for") < 20 {
+        if ready && directory.topic_named(TOPIC).is_none() && self.chance.one_in(50) {
             self.coverage.count("topics asked for");
             let request = AdminRequest::CreateTopic {
                 name: TOPIC.into(),
