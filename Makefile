@@ -1,8 +1,10 @@
 # Needs: Rust (rustup reads rust-toolchain.toml) and a C compiler. The Python test needs python3 with venv.
 
 CARGO ?= cargo
-# The simulator's seed for `make sim SEED=…`.
+# The simulator's seed for `make sim SEED=…`: one run with its whole trace.
 SEED ?=
+# Its mode: generic, amnesia, deaf; all of them if left out.
+MODE ?=
 
 .PHONY: run test check fix bench sim docs help
 
@@ -26,8 +28,8 @@ fix:             ## format and apply what clippy can fix by itself
 bench:           ## figures of this machine, audited: publish, steady, failover
 	@.ci/bench
 
-sim:             ## simulate one seed: make sim SEED=42
-	@$(CARGO) run --quiet -p quorate-sim -- $(if $(SEED),--seed $(SEED))
+sim:             ## simulate a cluster: many seeds, or one with its trace: make sim SEED=42 MODE=amnesia
+	@$(CARGO) run --quiet -p quorate-sim -- $(if $(SEED),--seed $(SEED)) $(if $(MODE),--mode $(MODE))
 
 docs:            ## build the API documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

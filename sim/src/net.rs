@@ -55,6 +55,8 @@ impl Weather {
         straggle: 0,
         straggle_max: Duration::ZERO,
     };
+    /// Nothing is lost, but many answers come late or a second time: contact counted at receipt would lie (C1).
+    pub const STRAGGLING: Self = Self { straggle: 150, straggle_max: Duration::from_millis(3_000), ..Self::CALM };
     /// Loss, duplicates and stragglers.
     pub const ROUGH: Self =
         Self { loss: 20, duplicate: 10, straggle: 10, straggle_max: Duration::from_millis(3_000), ..Self::CALM };

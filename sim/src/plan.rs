@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::net::Host;
+use crate::net::{Host, Weather};
 use crate::rng::Chance;
 use crate::time::Instant;
 
@@ -124,8 +124,8 @@ pub struct Plan {
     pub heal_at: Option<Instant>,
     /// The run ends then at the latest.
     pub end: Instant,
-    /// The network is rough while faults last.
-    pub rough: bool,
+    /// How the network behaves from the first fault on.
+    pub weather: Weather,
 }
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -149,7 +149,7 @@ impl Plan {
         let mut faults: Vec<(Instant, Fault)> =
             (0..count).map(|_| (at(chance.between(3_000, 13_000)), random_fault(chance))).collect();
         faults.sort_by_key(|(when, _)| *when);
-        Self { faults, heal_at: Some(at(15_000)), end: at(32_000), rough: chance.one_in(600) }
+        Self { faults, heal_at: Some(at(15_000)), end: at(32_000), weather: pick(chance, Weather::ROUGH) }
     }
 
     fn amnesia(chance: &mut Chance) -> Self {
@@ -173,13 +173,18 @@ impl Plan {
                 ));
             }
             if chance.one_in(400) {
+                // The follower's old answers still come in while it hears nothing any more.
+                let (from, to) = (Target::Leader, Target::FirstFollower);
+                faults.push((at(t + chance.between(300, 1_200)), Fault::Cut { from, to, span }));
+            }
+            if chance.one_in(400) {
                 let pause = Fault::Pause { target: Target::Leader, span: MS(chance.between(50, 3_000)) };
                 faults.push((at(t + chance.between(800, 2_000)), pause));
             }
             t += chance.between(5_500, 7_500);
         }
         faults.sort_by_key(|(when, _)| *when);
-        Self { faults, heal_at: Some(at(t)), end: at(t + 16_000), rough: false }
+        Self { faults, heal_at: Some(at(t)), end: at(t + 16_000), weather: pick(chance, Weather::STRAGGLING) }
     }
 
     fn deaf(chance: &mut Chance) -> Self {
@@ -196,7 +201,15 @@ impl Plan {
                 peers_only: chance.one_in(500),
             },
         };
-        Self { faults: vec![(when, fault)], heal_at: None, end: at(20_000), rough: false }
+        Self { faults: vec![(when, fault)], heal_at: None, end: at(20_000), weather: Weather::CALM }
+    }
+}
+
+fn pick(chance: &mut Chance, weather: Weather) -> Weather {
+    if chance.one_in(600) {
+        weather
+    } else {
+        Weather::CALM
     }
 }
 

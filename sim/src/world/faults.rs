@@ -35,9 +35,7 @@ impl<P: Policy> World<P> {
     pub(crate) fn strike(&mut self, fault: Fault) {
         self.say(format_args!("FAULT {fault:?}"));
         self.fault_began.get_or_insert(self.now);
-        if self.plan.rough {
-            self.net.weather = Weather::ROUGH;
-        }
+        self.net.weather = self.plan.weather;
         self.coverage.count("faults");
         match fault {
             Fault::Crash { target, down, notice } => match self.resolve(target) {
