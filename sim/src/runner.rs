@@ -62,7 +62,7 @@ pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], enough: usize) -> 
 
 fn progress(done: u64, all: u64, failed: usize) {
     let mut err = std::io::stderr();
-    if err.is_terminal() && (done % 20 == 0 || done == all) {
+    if err.is_terminal() && (done.is_multiple_of(20) || done == all) {
         // Progress is a courtesy: a closed terminal is no reason to stop.
         let _ = write!(err, "\r{done} of {all} runs, {failed} failed ");
     }

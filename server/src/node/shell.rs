@@ -52,6 +52,9 @@ pub(super) struct Hosted {
     pub backlog_told: bool,
 }
 
+/// Where the answer to a linearizable read goes.
+pub type ReadReply = oneshot::Sender<Result<(Offset, Term), Refusal>>;
+
 /// Everything that the turns own.
 pub(super) struct Shell {
     pub core: NodeCore,
@@ -68,7 +71,7 @@ pub(super) struct Shell {
     pub hosted: BTreeMap<GroupId, Hosted>,
     pub sessions: BTreeMap<NodeId, mpsc::Sender<internal::SessionUp>>,
     pub waiting: HashMap<Ticket, Waiting>,
-    pub reads: HashMap<Ticket, oneshot::Sender<Result<(Offset, Term), Refusal>>>,
+    pub reads: HashMap<Ticket, ReadReply>,
     pub next_ticket: Ticket,
     pub effects: Vec<NodeEffect>,
     /// Events that effects gave rise to within the turn.

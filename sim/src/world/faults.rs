@@ -90,7 +90,7 @@ impl<P: Policy> World<P> {
     pub(crate) fn resume(&mut self, host: Host) {
         self.say(format_args!("{host} goes on"));
         match host {
-            Host::Node(id) => self.to_node(NodeId(id), quorate_consensus::node::NodeEvent::Tick),
+            Host::Node(id) => self.post_to_node(NodeId(id), quorate_consensus::node::NodeEvent::Tick),
             Host::Observer(_) => self.observer_tick(id_of(host)),
             Host::Client => {}
         }

@@ -253,16 +253,16 @@ impl<P: Policy> World<P> {
             What::Flushed(Host::Observer(id), incarnation) => self.observer_flushed(NodeId(id), incarnation),
             What::Turn(Host::Client, _) | What::Flushed(Host::Client, _) => {}
             What::Peer(to, envelope, parcel) => self.node_peer(to, envelope, parcel),
-            What::ObserverPeer(to, envelope) => self.to_observer(to, ObserverEvent::Peer(envelope)),
-            What::Gossip(to, table) => self.to_observer(to, ObserverEvent::LastHeard(table)),
+            What::ObserverPeer(to, envelope) => self.post_to_observer(to, ObserverEvent::Peer(envelope)),
+            What::Gossip(to, table) => self.post_to_observer(to, ObserverEvent::LastHeard(table)),
             What::ToNode(to, incarnation, event) => {
                 if self.nodes[&to].incarnation == incarnation {
-                    self.to_node(to, *event);
+                    self.post_to_node(to, *event);
                 }
             }
             What::ToObserver(to, incarnation, event) => {
                 if self.observers[&to].incarnation == incarnation {
-                    self.to_observer(to, *event);
+                    self.post_to_observer(to, *event);
                 }
             }
             What::Arrive(stream, forward, message) => self.arrive(stream, forward, message),

@@ -28,7 +28,7 @@ impl<P: Policy> World<P> {
         let incarnation = node.incarnation;
         self.say(format_args!("node-{} starts, {incarnation}", id.0));
         self.execute(id, effects);
-        self.to_node(id, NodeEvent::Tick);
+        self.post_to_node(id, NodeEvent::Tick);
     }
 
     /// The process is gone. `keep_flush`: the flush in flight reached the disk.
@@ -56,7 +56,7 @@ impl<P: Policy> World<P> {
         }
     }
 
-    pub(crate) fn to_node(&mut self, id: NodeId, event: NodeEvent) {
+    pub(crate) fn post_to_node(&mut self, id: NodeId, event: NodeEvent) {
         let delay = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
         let now = self.now;
         let node = self.node_mut(id);
@@ -114,7 +114,7 @@ impl<P: Policy> World<P> {
     pub(crate) fn tick(&mut self, host: Host, incarnation: Incarnation) {
         match host {
             Host::Node(id) if self.nodes[&NodeId(id)].incarnation == incarnation => {
-                self.to_node(NodeId(id), NodeEvent::Tick);
+                self.post_to_node(NodeId(id), NodeEvent::Tick);
             }
             Host::Observer(id) if self.observers[&NodeId(id)].incarnation == incarnation => {
                 self.observer_tick(NodeId(id));
@@ -248,7 +248,7 @@ impl<P: Policy> World<P> {
                 Done::Token(seq) => NodeEvent::TokenBack { seq, age: Duration::ZERO },
                 Done::Canary => NodeEvent::CanaryFlushed { at },
             };
-            self.to_node(id, event);
+            self.post_to_node(id, event);
         }
         self.node_flush(id);
     }
@@ -291,7 +291,7 @@ impl<P: Policy> World<P> {
         if let Some(parcel) = parcel {
             self.node_mut(to).parcels.insert((envelope.group, parcel.index), parcel);
         }
-        self.to_node(to, NodeEvent::Peer(envelope));
+        self.post_to_node(to, NodeEvent::Peer(envelope));
     }
 
     fn parcel(&self, from: NodeId, envelope: &Envelope) -> Option<Parcel> {

@@ -85,10 +85,10 @@ impl<P: Policy> World<P> {
         // Wall clocks differ by up to a second or so; only their median counts (W5).
         let skew = (id.0 as i64 % 7) * 150_000;
         let wall = LogTime(EPOCH_US + skew + (self.now.0 / 1_000) as i64);
-        self.to_observer(id, ObserverEvent::Tick { wall });
+        self.post_to_observer(id, ObserverEvent::Tick { wall });
     }
 
-    pub(crate) fn to_observer(&mut self, id: NodeId, event: ObserverEvent) {
+    pub(crate) fn post_to_observer(&mut self, id: NodeId, event: ObserverEvent) {
         let delay = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
         let now = self.now;
         let observer = self.observer_mut(id);
@@ -143,7 +143,7 @@ impl<P: Policy> World<P> {
                 topic_id: TopicId(43),
             };
             let ticket = Ticket(self.fresh_id());
-            self.to_observer(id, ObserverEvent::Admin { ticket, request });
+            self.post_to_observer(id, ObserverEvent::Admin { ticket, request });
         }
     }
 
@@ -227,7 +227,7 @@ impl<P: Policy> World<P> {
         }
         for done in observer.disk.complete() {
             if let Done::Persisted(group, persist) = done {
-                self.to_observer(id, ObserverEvent::Persisted { group, id: persist });
+                self.post_to_observer(id, ObserverEvent::Persisted { group, id: persist });
             }
         }
         self.observer_flush(id);

@@ -35,11 +35,11 @@ impl<P: Policy> World<P> {
         match (message, forward) {
             (Message::Up(message), true) => {
                 let session = Ticket(stream);
-                self.to_observer(id_of(b), ObserverEvent::Session { session, message });
+                self.post_to_observer(id_of(b), ObserverEvent::Session { session, message });
             }
             (Message::Down(message), false) => {
                 let (Host::Node(id), observer) = (a, id_of(b)) else { return };
-                self.to_node(NodeId(id), NodeEvent::Session { observer, message });
+                self.post_to_node(NodeId(id), NodeEvent::Session { observer, message });
             }
             (Message::Publish(message), true) => {
                 let Host::Node(id) = b else { return };
@@ -47,7 +47,7 @@ impl<P: Policy> World<P> {
                 self.tickets.insert((NodeId(id), ticket), (stream, message.tag));
                 self.copies.insert((stream, message.tag), message.copies);
                 let deadline = self.nodes[&NodeId(id)].clock.read(self.now) + message.deadline;
-                self.to_node(NodeId(id), super::publish_event(ticket, &message, deadline));
+                self.post_to_node(NodeId(id), super::publish_event(ticket, &message, deadline));
             }
             (Message::Answer(tag, result), false) => {
                 let Host::Node(id) = b else { return };
@@ -82,8 +82,8 @@ impl<P: Policy> World<P> {
         let Some(entry) = self.streams.get(&stream) else { return };
         match (entry.a, entry.b) {
             (Host::Node(id), b @ Host::Observer(_)) => {
-                self.to_observer(id_of(b), ObserverEvent::SessionOpened { session: Ticket(stream) });
-                self.to_node(NodeId(id), NodeEvent::SessionUp(id_of(b)));
+                self.post_to_observer(id_of(b), ObserverEvent::SessionOpened { session: Ticket(stream) });
+                self.post_to_node(NodeId(id), NodeEvent::SessionUp(id_of(b)));
             }
             (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), true),
             _ => unreachable!("streams go from nodes to observers and from the client to nodes"),
@@ -94,8 +94,8 @@ impl<P: Policy> World<P> {
         let Some(entry) = self.streams.remove(&stream) else { return };
         match (entry.a, entry.b) {
             (Host::Node(id), b @ Host::Observer(_)) => {
-                self.to_observer(id_of(b), ObserverEvent::SessionClosed { session: Ticket(stream) });
-                self.to_node(NodeId(id), NodeEvent::SessionLost(id_of(b)));
+                self.post_to_observer(id_of(b), ObserverEvent::SessionClosed { session: Ticket(stream) });
+                self.post_to_node(NodeId(id), NodeEvent::SessionLost(id_of(b)));
             }
             (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), false),
             _ => {}
