@@ -213,8 +213,7 @@ impl<'a> Sender<'a> {
         #[allow(clippy::cast_precision_loss)]
         let due = self.started + Duration::from_secs_f64(number as f64 / rate);
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(due.into()));
-        loop {
-            let Some((line, handed, pending)) = self.in_flight.front_mut() else { break };
+        while let Some((line, handed, pending)) = self.in_flight.front_mut() {
             tokio::select! {
                 biased;
                 outcome = pending => {
@@ -250,7 +249,7 @@ impl<'a> Sender<'a> {
         while let Some((line, handed, pending)) = self.in_flight.pop_front() {
             let outcome = pending.await;
             self.tally.outcome(line, handed.elapsed(), outcome);
-            if self.in_flight.len() % 64 == 0 {
+            if self.in_flight.len().is_multiple_of(64) {
                 self.bar.set_message(format!("{} committed", self.tally.committed()));
             }
         }

@@ -49,8 +49,15 @@ impl<R: BufRead> Rows<R> {
                 return Ok(None);
             }
             let line = self.lines;
-            // An odd number of quotes: a quoted field goes on after the line end.
-            while self.format == Format::Csv && open_quote(&bytes) && self.read_line(&mut bytes)? {}
+            // An odd number of quotes: a quoted field goes on after the line end. Each byte is looked at once.
+            let mut open = self.format == Format::Csv && odd_quotes(&bytes);
+            while open {
+                let before = bytes.len();
+                if !self.read_line(&mut bytes)? {
+                    break;
+                }
+                open ^= odd_quotes(&bytes[before..]);
+            }
             strip_line_end(&mut bytes);
             if bytes.is_empty() && self.format != Format::Lines {
                 continue;
@@ -96,8 +103,8 @@ fn strip_line_end(bytes: &mut Vec<u8>) {
     }
 }
 
-fn open_quote(row: &[u8]) -> bool {
-    row.iter().filter(|&&b| b == b'"').count() % 2 == 1
+fn odd_quotes(part: &[u8]) -> bool {
+    part.iter().filter(|&&b| b == b'"').count() % 2 == 1
 }
 
 #[cfg(test)]
