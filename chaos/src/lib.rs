@@ -3,7 +3,7 @@
 //!
 //! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
 //! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them.
-//! - [`bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
+//! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
 //! - [`orders`]: seeded rows in the shape of real order events.
 
 pub mod bench;

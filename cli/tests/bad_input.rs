@@ -291,7 +291,9 @@ fn listeners() -> Vec<SocketAddr> {
 
 #[test]
 fn garbage_on_any_port_closes_the_connection() {
-    let scene = runtime().block_on(scene());
+    // One runtime for the whole test: the client's connections live on the one that opened them.
+    let runtime = runtime();
+    let scene = runtime.block_on(scene());
     for address in listeners() {
         let mut socket = TcpStream::connect(address).expect("connects");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time-out");
@@ -305,12 +307,14 @@ fn garbage_on_any_port_closes_the_connection() {
             Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{address}: {e}"),
         }
     }
-    runtime().block_on(scene.others_are_undisturbed());
+    runtime.block_on(scene.others_are_undisturbed());
 }
 
 #[test]
 fn half_open_connections_disturb_nobody() {
-    let scene = runtime().block_on(scene());
+    // One runtime for the whole test: the client's connections live on the one that opened them.
+    let runtime = runtime();
+    let scene = runtime.block_on(scene());
     let mut open = Vec::new();
     for address in listeners() {
         for number in 0..20 {
@@ -325,9 +329,9 @@ fn half_open_connections_disturb_nobody() {
             open.push(socket);
         }
     }
-    runtime().block_on(scene.others_are_undisturbed());
+    runtime.block_on(scene.others_are_undisturbed());
     drop(open);
-    runtime().block_on(scene.others_are_undisturbed());
+    runtime.block_on(scene.others_are_undisturbed());
 }
 
 /// Resident memory of a process in bytes.

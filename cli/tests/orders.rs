@@ -26,6 +26,12 @@ fn consume_all(cluster: &Cluster, count: usize) -> Vec<(u32, u64, Vec<u8>)> {
     split_rows(&read.stdout).into_iter().map(parse).collect()
 }
 
+/// Partitions are read side by side: only the order within each is fixed.
+fn by_place(mut read: Vec<(u32, u64, Vec<u8>)>) -> Vec<(u32, u64, Vec<u8>)> {
+    read.sort();
+    read
+}
+
 fn order_id(row: &[u8]) -> Vec<u8> {
     row.split(|&b| b == b',').nth(2).expect("an order id").to_vec()
 }
@@ -101,7 +107,7 @@ fn all_rows_arrive_once_in_order_although_the_leader_is_killed_and_a_second_run_
     let again = quorate(&cluster, &args).ok().json();
     assert_eq!(again["committed"], rows);
     assert_eq!(again["duplicates"], rows);
-    assert_eq!(consume_all(&cluster, rows), first);
+    assert!(by_place(consume_all(&cluster, rows)) == by_place(first.clone()), "the log changed");
     let topic = quorate(&cluster, &["topic", "describe", "orders", "--output", "json"]).ok().json();
     let ends: u64 =
         topic["partition"].as_array().expect("a list").iter().filter_map(|p| p["high_watermark"].as_u64()).sum();
