@@ -45,6 +45,10 @@ pub(crate) fn refusal(status: &tonic::Status, subject: &str) -> Refusal {
 
 /// Message of a status and what lies behind it, in one line.
 pub(crate) fn describe(status: &tonic::Status) -> String {
+    // A refusal of Quorate names its stable reason.
+    if let Some(refusal) = details(status.details()) {
+        return Refusal::from(refusal).to_string();
+    }
     let mut text = if status.message().is_empty() { status.code().to_string() } else { status.message().to_owned() };
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {

@@ -97,7 +97,7 @@ async fn stream(
     };
     let (mut routes, mut message) = match tokio::time::timeout(FIRST_PICTURE, open).await {
         Ok(Ok(opened)) => opened,
-        Ok(Err(status)) => return status::refusal(&status, address).what,
+        Ok(Err(status)) => return status::describe(&status),
         Err(_) => return format!("no routes within {FIRST_PICTURE:?}"),
     };
     while let Some(pushed) = message {

@@ -12,7 +12,7 @@
 //! - W1, W2: the leader's messages leave before its own flush, everybody else's after it; nothing counts before.
 //! - Entries are applied up to `committed` from the entry cache, not from raft-rs's `committed_entries`, which wait
 //!   for the leader's own flush; raft-rs is told of it only up to what is flushed here.
-//! - Every method ends with [`Replica::drive`]: no `Ready` is left behind, so raft-rs's rule (no `step` between `ready`
+//! - Every method ends with `drive`: no `Ready` is left behind, so raft-rs's rule (no `step` between `ready`
 //!   and `advance`) holds by construction.
 //! - raft-rs draws election time-outs from a thread-local generator: they are overridden before each tick by draws from
 //!   a counter-based generator, so that a run can be repeated.
