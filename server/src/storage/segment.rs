@@ -21,6 +21,11 @@ use super::frame::{self, HEADER};
 const INDEX_EVERY: u64 = 32 << 10;
 /// One read from disk, unless an entry is longer.
 const BLOCK: usize = 512 << 10;
+/// Written bytes after which the storage thread flushes without being asked. A flush of the log waits for all data
+/// that the file system's journal has to order before it: small steps keep that wait short, where a checkpoint's worth
+/// of dirty pages at once would stall every acknowledgement for its whole length.
+const WRITE_BACK_EVERY: u64 = 512 * 1024;
+
 /// At most this many pieces go into one `writev` (the system's limit is 1024).
 const MAX_PIECES: usize = 512;
 
@@ -40,6 +45,8 @@ pub(super) struct Segment {
     index: Option<Vec<(u64, u64)>>,
     /// Written since the last flush.
     pub dirty: bool,
+    /// How much of it, bytes.
+    unflushed: u64,
 }
 
 /// What a read found.
@@ -68,7 +75,15 @@ impl Segment {
             .open(&path)
             .map_err(StorageError::io("cannot create", &path))?;
         file.write_all(&file::header(FileKind::Segment)).map_err(StorageError::io("cannot write", &path))?;
-        Ok(Self { base, path, length: FIRST_ENTRY, file: Some(file), index: Some(Vec::new()), dirty: true })
+        Ok(Self {
+            base,
+            path,
+            length: FIRST_ENTRY,
+            file: Some(file),
+            index: Some(Vec::new()),
+            dirty: true,
+            unflushed: 0,
+        })
     }
 
     /// Opens a segment as a checkpoint knows it; what was written after the checkpoint is cut off and will be
@@ -85,7 +100,7 @@ impl Segment {
         if found > length {
             file.set_len(length).map_err(StorageError::io("cannot truncate", &path))?;
         }
-        let mut segment = Self { base, path, length, file: None, index: None, dirty: found > length };
+        let mut segment = Self { base, path, length, file: None, index: None, dirty: found > length, unflushed: 0 };
         if active || segment.dirty {
             segment.file = Some(file);
         }
@@ -118,8 +133,12 @@ impl Segment {
         }
         let file = self.file.as_mut().expect("only the open segment is appended to");
         write_pieces(file, &mut pieces, self.length).map_err(StorageError::io("cannot append to", &self.path))?;
+        self.unflushed += position - self.length;
         self.length = position;
         self.dirty = true;
+        if self.unflushed >= WRITE_BACK_EVERY {
+            self.sync()?;
+        }
         Ok(())
     }
 
@@ -131,6 +150,7 @@ impl Segment {
         let file = self.file.as_ref().expect("a dirty segment is open");
         file.sync_data().map_err(StorageError::io("cannot flush", &self.path))?;
         self.dirty = false;
+        self.unflushed = 0;
         Ok(())
     }
 
