@@ -252,6 +252,7 @@ impl Turn for Shell {
 
     fn tick(&mut self) {
         self.feed(NodeEvent::Tick);
+        self.storage.write_held();
         self.refresh_metrics();
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use quorate_consensus::node::effect::AppliedEntry;
@@ -20,6 +20,16 @@ use super::segment::Found;
 
 /// A queue that never grew beyond this is nobody's business.
 const BACKLOG_WORTH_TELLING: u64 = 4 << 20;
+
+/// Appends are held back until a tick, any other command, or this many bytes.
+const HELD_BYTES: u64 = 128 * 1024;
+
+/// Appends that the thread was not woken for yet.
+#[derive(Default)]
+struct Held {
+    commands: Vec<Command>,
+    bytes: u64,
+}
 
 /// Where the storage lives and how it cuts.
 #[derive(Clone, Debug)]
@@ -99,6 +109,7 @@ pub struct Storage {
 pub struct StorageHandle {
     commands: Sender<Command>,
     waiting: Arc<AtomicU64>,
+    held: Arc<Mutex<Held>>,
 }
 
 impl Storage {
@@ -153,7 +164,7 @@ impl Storage {
         let waiting = Arc::new(AtomicU64::new(0));
         let worker = Worker { storage: self, inbox, notify, waiting: Arc::clone(&waiting) };
         let thread = std::thread::Builder::new().name("storage".to_owned()).spawn(move || worker.run())?;
-        Ok((StorageHandle { commands, waiting }, thread))
+        Ok((StorageHandle { commands, waiting, held: Arc::default() }, thread))
     }
 }
 
@@ -167,7 +178,16 @@ pub struct Recovered {
 }
 
 impl StorageHandle {
+    /// Everything that was held back, then `command`: the order of the calls is kept.
     fn send(&self, command: Command) {
+        let mut held = self.held.lock().expect("no thread panics while it holds the queue");
+        for command in held.commands.drain(..).chain([command]) {
+            self.hand_over(command);
+        }
+        held.bytes = 0;
+    }
+
+    fn hand_over(&self, command: Command) {
         // The thread ends only after `stop` or after it reported `Failed`: nothing is lost that was promised.
         let _ = self.commands.send(command);
     }
@@ -185,7 +205,24 @@ impl StorageHandle {
             .sum::<usize>() as u64;
         waiting.fetch_add(bytes, Ordering::Relaxed);
         self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        self.send(Command::Append { group, entries, bytes, waiting: Arc::clone(waiting) });
+        let command = Command::Append { group, entries, bytes, waiting: Arc::clone(waiting) };
+        let mut held = self.held.lock().expect("no thread panics while it holds the queue");
+        held.bytes += bytes;
+        held.commands.push(command);
+        if held.bytes >= HELD_BYTES {
+            drop(held);
+            self.write_held();
+        }
+    }
+
+    /// Hands over what is held back. To be called at every tick: nothing waits for these writes (the log has the
+    /// entries, readers at the end have the tail cache), so a wake-up of the thread for each entry would be for nothing.
+    pub fn write_held(&self) {
+        let mut held = self.held.lock().expect("no thread panics while it holds the queue");
+        for command in held.commands.drain(..) {
+            self.hand_over(command);
+        }
+        held.bytes = 0;
     }
 
     /// Bytes in the queue, all groups.
