@@ -16,6 +16,8 @@ pub trait Policy: Copy + Debug + Default + Send + 'static {
     const RESIGN: bool = true;
     /// P1: a permit elects at most one leader.
     const PERMIT_ONCE: bool = true;
+    /// H1: a planned permit counts only once the leader that is to hand over released its term.
+    const RELEASE_FIRST: bool = true;
     /// F1: the lease is part of the right to serve. (Checkers also run with it ignored.)
     const LEASE: bool = true;
 }

@@ -9,6 +9,7 @@ mod dispatch;
 pub mod effect;
 pub mod event;
 mod execute;
+mod handoff;
 mod hosting;
 mod marks;
 mod partition_replica;

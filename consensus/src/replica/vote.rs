@@ -170,6 +170,9 @@ impl<P: Policy> Replica<P> {
         if let Err(rule) = self.permits.judge(permit.epoch, P::PERMIT_ONCE) {
             return Verdict::veto(rule);
         }
+        if P::RELEASE_FIRST && !self.facts.fulfils(permit) {
+            return Verdict::veto("unreleased");
+        }
         if self.suspect && permit.kind == PermitKind::Normal {
             return Verdict::veto("suspect");
         }
@@ -305,7 +308,8 @@ impl<P: Policy> Replica<P> {
 
     fn usable_permit(&self, now: BootTime) -> Option<(Permit, BootTime)> {
         let (permit, until) = self.permits.usable(now, self.cfg.timing.permit_valid, P::PERMIT_ONCE)?;
-        Some((permit.clone(), until))
+        // A planned one that waits for its release is pursued by the time-out-now that brings it.
+        self.facts.fulfils(permit).then(|| (permit.clone(), until))
     }
 
     /// When the campaign is to be pursued next, if there is a permit for it.
