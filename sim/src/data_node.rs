@@ -90,6 +90,7 @@ impl<P: Policy> DataNode<P> {
             limits: NodeLimits { checkpoint_bytes: 8 * 1024, retain_bytes: 4 * 1024, ..NodeLimits::default() },
             seed,
             suspect_log: self.suspect,
+            lost_groups: std::collections::BTreeSet::new(),
             observer_loss: ObserverLoss::default(),
         };
         let mut core = NodeCore::new(config, clock);
