@@ -50,6 +50,8 @@ pub struct Progress {
     pub timeline: Timeline,
     /// Texts of the first failures.
     pub failures: Vec<String>,
+    /// Records that an open-loop load sent again.
+    pub resent: u64,
 }
 
 /// A run's shared record.
@@ -66,6 +68,7 @@ impl Run {
             latency: Latency::default(),
             timeline: Timeline::default(),
             failures: Vec::new(),
+            resent: 0,
         };
         Self { start: Instant::now(), progress: Arc::new(Mutex::new(progress)) }
     }
@@ -210,6 +213,7 @@ impl OpenLoop {
                 pace.generate(source, &producer, &pendings);
                 // Not before every outcome is known: closing would give the rest up.
                 runtime.block_on(async { producer.flush(OUTCOME_LIMIT).await });
+                pace.run.look().resent = producer.resent();
             })
             .map_err(|e| Error::new(format!("cannot start the generator: {e}")))?;
         let (announce, done) = tokio::sync::watch::channel(false);

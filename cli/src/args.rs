@@ -235,7 +235,7 @@ pub struct ProduceArgs {
 pub struct ConsumeArgs {
     /// Topic: [namespace/]name
     pub topic: String,
-    /// Where to begin: earliest, latest, an offset, or a time (2026-01-31T09:30:00Z)
+    /// Where to begin: earliest, latest, or an offset
     #[arg(long, default_value = "earliest")]
     pub from: String,
     /// Stop after so many messages
@@ -283,6 +283,9 @@ pub enum BenchVerb {
         #[command(flatten)]
         common: BenchCommon,
     },
+    /// Planned handoffs under load: no request may fail
+    #[command(after_help = "Example:\n  quorate bench handoff --repeat 20")]
+    Handoff(HandoffArgs),
     /// Faults under load: how long do clients wait?
     #[command(after_help = "Example:\n  quorate bench failover --fault kill --repeat 10")]
     Failover {
@@ -299,6 +302,19 @@ pub enum BenchVerb {
         #[arg(long, default_value = "200", value_parser = parse_size)]
         size: usize,
     },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct HandoffArgs {
+    /// How often
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub repeat: u32,
+    /// Records a second meanwhile
+    #[arg(long, default_value_t = 1_000.0)]
+    pub rate: f64,
+    /// Bytes of a payload
+    #[arg(long, default_value = "200", value_parser = parse_size)]
+    pub size: usize,
 }
 
 #[derive(Debug, ClapArgs)]

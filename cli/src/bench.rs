@@ -9,7 +9,7 @@ use quorate_chaos::bench::{
 };
 use quorate_client::Client;
 
-use crate::args::{BenchCommon, BenchVerb, FaultName, Global};
+use crate::args::{BenchCommon, BenchVerb, FaultName, Global, HandoffArgs};
 use crate::connect::observers;
 use crate::fail::{Exit, Fail};
 use crate::output::Output;
@@ -55,6 +55,10 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
             };
             let settings = FailoverSettings { fault, repeat, rate: positive("--rate", rate)?, size: size(bytes)? };
             failover(target, &settings, &tell).await?
+        }
+        BenchVerb::Handoff(HandoffArgs { repeat, rate, size: bytes }) => {
+            let (fault, rate) = (Fault::Handoff, positive("--rate", rate)?);
+            failover(target, &FailoverSettings { fault, repeat, rate, size: size(bytes)? }, &tell).await?
         }
     };
     bar.finish_and_clear();
@@ -119,6 +123,7 @@ fn show(report: &Report, output: &Output) {
     }
     if let Some(figures) = &report.failover {
         output.line(&format!("gaps (ms): {:?}", figures.gap_ms.all));
+        output.line(&format!("records failed to the application: {}, sent again: {}", figures.failed, figures.resent));
         for (phase, span) in &figures.phases_ms {
             output.line(&format!("    {:<24}{span:>10.2} ms (median)", phase.replace('_', " ")));
         }

@@ -31,7 +31,7 @@ fn dev_serves_says_what_to_type_next_and_finds_its_data_again() {
         let found = said[at..].find(what);
         at += found.unwrap_or_else(|| panic!("`{what}` is missing, or not in order:\n{said}"));
     }
-    assert!(said.lines().all(|line| line.chars().count() <= 160), "{said}");
+    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
     let topic = quorate(&cluster, &["topic", "describe", "orders", "--output", "json"]).ok().json();
     assert_eq!(topic["partitions"], 3);
     let publish = ["produce", "orders", "--idempotency-key", "first", "--key", "k", "--output", "json"];

@@ -149,3 +149,11 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
         }
     }
 }
+
+#[test]
+fn the_program_in_the_readme_is_the_example() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let (readme, example) = (read("README.md"), read("client-sdk/examples/publish.rs"));
+    assert!(readme.contains(example.trim_end()), "README.md shows another program than client-sdk/examples/publish.rs");
+}

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use quorate_proto::v1::Failover;
+use quorate_client::PartitionNo;
+use quorate_proto::v1::{Failover, PartitionDescription};
 
 use super::{Bench, FailoverFigures, Report, Target, Tell};
 use crate::cluster::View;
@@ -22,6 +23,8 @@ pub enum Fault {
     KillWithSupervisor,
     /// `kill -9` of the observer leader.
     ObserverLeader,
+    /// No fault: a planned handoff to the next replica (H1).
+    Handoff,
 }
 
 impl Fault {
@@ -32,6 +35,7 @@ impl Fault {
             Self::Kill => "kill",
             Self::KillWithSupervisor => "kill-with-supervisor",
             Self::ObserverLeader => "observer-leader",
+            Self::Handoff => "handoff",
         }
     }
 }
@@ -101,15 +105,17 @@ pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_
     let took = run.now();
     drop(run);
     let progress = load.stop().await?;
-    let mut report = Report::new("failover");
+    let planned = settings.fault == Fault::Handoff;
+    let mut report = Report::new(if planned { "handoff" } else { "failover" });
     report.set("fault", settings.fault.name());
     report.set("repeat", settings.repeat);
     report.set("rate", settings.rate);
     report.set("size", settings.size);
     report.rates(progress.ledger.acknowledged(), settings.size, took, None);
+    let resent = progress.resent;
     tell("reading everything back");
     bench.audit(&from, progress, &mut report).await?;
-    report.failover = Some(figures(&measured, void, report.audit.refused + report.audit.unresolved));
+    report.failover = Some(figures(&measured, void, report.audit.refused + report.audit.unresolved, resent));
     Ok(report)
 }
 
@@ -122,7 +128,8 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
         return Ok(None);
     }
     let known = newest_failover(bench, whole.group_id).await?.map_or(0, |failover| failover.id);
-    tell(&format!("{} of {victims:?} (leader: {})", fault.name(), whole.leader));
+    let whom: Vec<String> = victims.iter().map(|victim| format!("process {}", victim.0)).collect();
+    tell(&format!("{} {} (leader: {})", fault.name(), whom.join(", "), whole.leader));
     let at = {
         let mut progress = run.look();
         progress.timeline.forget_gap();
@@ -130,6 +137,11 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
     };
     for victim in &victims {
         victim.kill().map_err(|e| Error::new(format!("kill -9 {victim}: {e}")))?;
+    }
+    if fault == Fault::Handoff {
+        let next = next_replica(&whole);
+        let moved = bench.client.admin().handoff(&bench.topic, PartitionNo(0), &next, false).await;
+        moved.map_err(|refusal| Error::new(format!("handoff to node {next}: {refusal}")))?;
     }
     let gap = wait_for_gap(run, at).await?;
     let phases =
@@ -140,6 +152,7 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
 async fn victims(view: &View, leader: u64, fault: Fault) -> Result<Vec<ProcessId>, Error> {
     match fault {
         Fault::Kill => Ok(vec![view.pid("server", leader).await?]),
+        Fault::Handoff => Ok(Vec::new()),
         // The supervisor first: it must not see its child die.
         Fault::KillWithSupervisor => Ok(vec![view.supervisor(leader).await?, view.pid("server", leader).await?]),
         Fault::ObserverLeader => {
@@ -148,6 +161,13 @@ async fn victims(view: &View, leader: u64, fault: Fault) -> Result<Vec<ProcessId
             leads.map(|node| vec![ProcessId(node.pid)]).ok_or_else(|| Error::new("no observer is known to lead"))
         }
     }
+}
+
+/// The node after the leader's in the list of replicas, by number.
+fn next_replica(partition: &PartitionDescription) -> String {
+    let nodes: Vec<u64> = partition.replicas.iter().map(|replica| replica.node).collect();
+    let at = nodes.iter().position(|node| *node == partition.leader_node).unwrap_or_default();
+    nodes.get((at + 1) % nodes.len().max(1)).copied().unwrap_or_default().to_string()
 }
 
 /// The longest pause that ended after the fault, once acknowledgements have come for a while again.
@@ -188,7 +208,7 @@ async fn wait_for_phases(bench: &Bench, group: u64, known: u64) -> Result<Option
     Ok(None)
 }
 
-fn figures(measured: &[Measured], void: u32, failed: u64) -> FailoverFigures {
+fn figures(measured: &[Measured], void: u32, failed: u64, resent: u64) -> FailoverFigures {
     let mut phases: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut sums = Vec::new();
     for failover in measured.iter().filter_map(|one| one.phases.as_ref()) {
@@ -205,7 +225,7 @@ fn figures(measured: &[Measured], void: u32, failed: u64) -> FailoverFigures {
         void,
         gap_ms: Repeats::new(measured.iter().map(|one| ms(one.gap)).collect()),
         failed,
-        resent: None,
+        resent,
         phases_ms: phases.into_iter().map(|(name, all)| (name, Repeats::new(all).p50)).collect(),
         phases_sum_ms: sums,
     }

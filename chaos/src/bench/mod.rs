@@ -88,7 +88,7 @@ impl Bench {
     /// # Errors
     /// The topic cannot be read.
     pub async fn audit(&self, from: &Positions, progress: Progress, report: &mut Report) -> Result<(), Error> {
-        let Progress { mut ledger, latency, timeline, failures } = progress;
+        let Progress { mut ledger, latency, timeline, failures, .. } = progress;
         let reader = connect(&self.observers).await?;
         let to_end = read_back(&reader, &self.topic, from, &mut ledger).await?;
         let (audit, complaints) = ledger.close(to_end);

@@ -62,8 +62,8 @@ pub struct FailoverFigures {
     pub gap_ms: Repeats,
     /// Records refused or given up.
     pub failed: u64,
-    /// Records that a client sent again; `null` where the client does not say.
-    pub resent: Option<u64>,
+    /// Records that the client sent again.
+    pub resent: u64,
     /// Median of each phase, from the observers' records of these failovers.
     pub phases_ms: BTreeMap<String, f64>,
     /// Sum of the phases of each repeat.

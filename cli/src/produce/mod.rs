@@ -28,6 +28,9 @@ pub async fn run(args: ProduceArgs, global: &Global, output: &Output) -> Result<
     if args.rate.is_some_and(|rate| !(rate.is_finite() && rate > 0.0)) {
         return Err(Fail::usage("--rate must be above 0"));
     }
+    if args.idempotency_key.as_deref() == Some("") {
+        return Err(Fail::usage("--idempotency-key is empty: without a key a repeat is a second message"));
+    }
     let (input, bytes) = open(&args)?;
     let mut feed = Feed::new(&args, input)?;
     let client = client(global).await?;
@@ -37,7 +40,13 @@ pub async fn run(args: ProduceArgs, global: &Global, output: &Output) -> Result<
     }
     let producer = builder.build().await?;
     let mut sender = Sender::new(&producer, args.rate, progress(output, bytes));
-    let ended = sender.publish_all(&mut feed).await;
+    let ended = match global.timeout {
+        Some(limit) => tokio::time::timeout(limit, sender.publish_all(&mut feed)).await.unwrap_or_else(|_| {
+            let text = format!("--timeout {limit:?} is over; the rest of the input was not read");
+            Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text))
+        }),
+        None => sender.publish_all(&mut feed).await,
+    };
     let tally = sender.finish().await;
     // Every outcome is known: there is nothing that closing could give up.
     producer.close(Duration::from_secs(1)).await;
@@ -152,7 +161,9 @@ impl Feed {
         if let Some(key) = &self.idempotency_key {
             record = record.idempotency_key(key.clone());
         }
-        if self.key_field.is_some() || self.idempotency_field.is_some() {
+        // What is said to be JSON must be.
+        let looked_at = self.format == Format::Json && self.idempotency_key.is_none();
+        if looked_at || self.key_field.is_some() || self.idempotency_field.is_some() {
             let fields = Fields::of(self.format, row)?;
             if let Some(selector) = &self.key_field {
                 record = record.key(selector.value(row, &fields)?);

@@ -54,7 +54,11 @@ impl<R: BufRead> Rows<R> {
             while open {
                 let before = bytes.len();
                 if !self.read_line(&mut bytes)? {
-                    break;
+                    let text = format!(
+                        "the row at line {line} opens a quoted field that never ends; close the quote, or publish the \
+                         file with --format lines"
+                    );
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, text));
                 }
                 open ^= odd_quotes(&bytes[before..]);
             }
@@ -139,6 +143,15 @@ mod tests {
     fn a_quoted_field_may_hold_line_ends_and_lines_are_still_counted() {
         let text = "1,\"two\nlines\",x\n2,\"with \"\"quotes\"\"\",y\n";
         assert_eq!(rows(text, Format::Csv), owned(&[(1, "1,\"two\nlines\",x"), (3, "2,\"with \"\"quotes\"\"\",y")]));
+    }
+
+    #[test]
+    fn a_quote_that_never_ends_is_an_error_and_swallows_no_rows() {
+        let mut rows = Rows::new(&b"1,a\n2,b\n3,\"c\n4,d\n"[..], Format::Csv);
+        assert_eq!(rows.next_row().expect("reads").map(|row| row.line), Some(1));
+        assert_eq!(rows.next_row().expect("reads").map(|row| row.line), Some(2));
+        let error = rows.next_row().expect_err("the quote is open");
+        assert!(error.to_string().contains("line 3"), "{error}");
     }
 
     #[test]

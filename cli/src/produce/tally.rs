@@ -1,5 +1,6 @@
 //! What became of the rows, and the verdict in one line.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorate_chaos::measure::Latency;
@@ -11,6 +12,8 @@ use crate::output::Output;
 
 /// Failures told one by one; the counts are complete.
 const TOLD: usize = 10;
+/// Ranges of first copies told; JSON holds all.
+const PLACES: usize = 6;
 
 /// Counts of rows.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub struct Tally {
     latency: Latency,
     took: Duration,
     told: Vec<String>,
+    /// Offsets of the first copies of what was a duplicate, by partition, as ranges in the order they came.
+    originals: BTreeMap<u32, Vec<(u64, u64)>>,
 }
 
 impl Tally {
@@ -39,7 +44,10 @@ impl Tally {
         match outcome {
             Ok(receipt) => {
                 self.committed += 1;
-                self.duplicates += u64::from(receipt.duplicate.is_some());
+                if let Some(original) = receipt.duplicate {
+                    self.duplicates += 1;
+                    self.original(receipt.partition.0, original.0);
+                }
                 self.latency.record(took);
             }
             Err(error) => {
@@ -51,6 +59,27 @@ impl Tally {
                 self.tell(format!("line {line}: {error}"));
             }
         }
+    }
+
+    fn original(&mut self, partition: u32, offset: u64) {
+        let ranges = self.originals.entry(partition).or_default();
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == offset => *last = offset,
+            _ => ranges.push((offset, offset)),
+        }
+    }
+
+    /// Where the first copies of the duplicates stand: `1/0-41, 2/7`.
+    fn places(&self) -> Vec<String> {
+        let place = |(partition, (first, last)): (u32, (u64, u64))| {
+            if first == last {
+                format!("{partition}/{first}")
+            } else {
+                format!("{partition}/{first}-{last}")
+            }
+        };
+        let ranges = self.originals.iter().flat_map(|(p, ranges)| ranges.iter().map(|range| (*p, *range)));
+        ranges.map(place).collect()
     }
 
     fn tell(&mut self, text: String) {
@@ -99,12 +128,20 @@ impl Tally {
                 "rows": self.rows,
                 "committed": self.committed,
                 "duplicates": self.duplicates,
+                "originals": self.places(),
                 "failed": self.failed,
                 "unresolved": self.unresolved,
                 "msgs_per_s": self.msgs_per_s(),
                 "latency_ms": {"p50": latency.p50, "p99": latency.p99, "p999": latency.p999, "max": latency.max},
             }));
         } else if !output.quiet {
+            let mut places = self.places();
+            if !places.is_empty() {
+                let more = places.len().saturating_sub(PLACES);
+                places.truncate(PLACES);
+                let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
+                output.remark(&format!("first copies stand at {}{more}", places.join(", ")));
+            }
             output.line(&self.line(latency.p99));
         }
     }

@@ -38,8 +38,7 @@ impl Record {
     /// answered with the first result (protocol I7). At most 64 KiB; an empty one is no key.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<Bytes>) -> Self {
-        let key = key.into();
-        self.content.idempotency_key = (!key.is_empty()).then_some(key);
+        self.content.idempotency_key = Some(key.into());
         self
     }
 

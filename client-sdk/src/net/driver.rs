@@ -1,6 +1,7 @@
 //! The task that drives a [`ProducerCore`]: one per producer, woken once per burst.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub(crate) struct Mailbox {
     /// … and for their bytes.
     pub(crate) bytes: Semaphore,
     pub(crate) totals: Mutex<CloseReport>,
+    /// Records in batches that were sent again.
+    pub(crate) resent: AtomicU64,
 }
 
 #[derive(Default)]
@@ -72,6 +75,7 @@ impl Mailbox {
             records: Semaphore::new(records as usize),
             bytes: Semaphore::new(bytes as usize),
             totals: Mutex::default(),
+            resent: AtomicU64::new(0),
         }
     }
 
@@ -311,6 +315,7 @@ impl Driver {
         self.telemetry.batches.increment(1);
         if batch.again {
             self.telemetry.repeated.increment(1);
+            self.mailbox.resent.fetch_add(u64::from(batch.records), Ordering::Relaxed);
         }
         self.sent.insert(batch.tag, (batch.node, self.inner.now()));
         let request = v1::PublishRequest {

@@ -124,6 +124,13 @@ impl Producer {
         self.id
     }
 
+    /// Records that were sent to a leader more than once so far, each repeat counted: after a refusal, a lost connection
+    /// or an unplanned change of the leader.
+    #[must_use]
+    pub fn resent(&self) -> u64 {
+        self.mailbox.resent.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Admits a record; waits while the buffer is full (back-pressure is felt here). Records of one task enter each
     /// partition in the order in which their `send`s were awaited.
     ///
@@ -165,6 +172,10 @@ impl Producer {
 
     fn check(&self, record: &Record) -> Result<u32, Refusal> {
         record.content.check().map_err(|bad| bad.refusal(&*self.topic))?;
+        if record.content.idempotency_key.as_ref().is_some_and(bytes::Bytes::is_empty) {
+            let action = "give the record a key of its own, or call no `idempotency_key` at all";
+            return Err(Refusal::new(Reason::InvalidArgument, "the idempotency key is empty", &*self.topic, action));
+        }
         Ok(u32::try_from(record.size()).expect("a checked record is at most 1 MiB"))
     }
 

@@ -49,6 +49,9 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
     if let Some(refusal) = details(status.details()) {
         return Refusal::from(refusal).to_string();
     }
+    if status.code() == tonic::Code::Unimplemented {
+        return "this address does not offer the call; is it a data node? name the observers' addresses".to_owned();
+    }
     let mut text = if status.message().is_empty() { status.code().to_string() } else { status.message().to_owned() };
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {

@@ -387,6 +387,7 @@ fn set_aside_status(assignment: &Assignment, report: quorate_proto::control::Rep
         assignment: assignment.clone(),
         report,
         serve_until: BootTime::ZERO,
+        contact_age: None,
         pending_bytes: 0,
         pending_requests: 0,
         unchecked_bytes: 0,

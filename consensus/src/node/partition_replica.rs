@@ -349,6 +349,7 @@ impl<P: Policy> PartitionReplica<P> {
             assignment: self.assignment.clone(),
             report: self.report(now),
             serve_until: self.replica.serve_until(),
+            contact_age: self.replica.contact(now).map(|contact| now.since(contact)),
             pending_bytes: self.pipeline.bytes(),
             pending_requests: self.pipeline.requests(),
             unchecked_bytes: self.checkpoints.tail(),

@@ -15,6 +15,8 @@ pub struct PartitionStatus {
     pub report: ReplicaReport,
     /// F1 holds before this; `ZERO` = the replica does not serve.
     pub serve_until: BootTime,
+    /// Age of the contact with a majority, on a leader (C2).
+    pub contact_age: Option<Duration>,
     /// Bytes of publishes admitted and undecided.
     pub pending_bytes: u64,
     /// Requests admitted and undecided.

@@ -33,7 +33,15 @@ pub(super) const METRICS: &[Metric] = &[
     metric("quorate_serving", G, Unit::Count, "1 while the leader may serve (F1)"),
     metric("quorate_lease_remaining_seconds", G, Unit::Seconds, "Rest of the lease; 0 on others than the leader"),
     metric("quorate_fence_remaining_seconds", G, Unit::Seconds, "Until the leader would stop serving without contact"),
-    metric("quorate_replica_lag_entries", G, Unit::Count, "Entries that a replica is behind, as its leader sees it"),
+    metric("quorate_contact_age_seconds", G, Unit::Seconds, "Age of the leader's contact with a majority (C2)"),
+    metric(
+        "quorate_replica_lag_entries",
+        G,
+        Unit::Count,
+        "Entries that a replica is behind, as its leader sees it; NaN where it does not know",
+    ),
+    metric("quorate_wal_flush_seconds", H, Unit::Seconds, "One append and flush of the write-ahead log"),
+    metric("quorate_wal_flush_bytes", H, Unit::Bytes, "Payload of one flush"),
     metric("quorate_pending_bytes", G, Unit::Bytes, "Publishes admitted and undecided"),
     metric("quorate_uncheckpointed_bytes", G, Unit::Bytes, "Applied log that no checkpoint covers"),
     metric("quorate_wal_queue_bytes", G, Unit::Bytes, "Bytes that wait for their flush"),
@@ -124,6 +132,7 @@ pub(super) struct PartitionMetrics {
     serving: Gauge,
     lease: Gauge,
     fence: Gauge,
+    contact: Gauge,
     pending: Gauge,
     uncheckpointed: Gauge,
     lag: Vec<(u64, Gauge)>,
@@ -157,6 +166,7 @@ impl PartitionMetrics {
             serving: level("quorate_serving"),
             lease: level("quorate_lease_remaining_seconds"),
             fence: level("quorate_fence_remaining_seconds"),
+            contact: level("quorate_contact_age_seconds"),
             pending: level("quorate_pending_bytes"),
             uncheckpointed: level("quorate_uncheckpointed_bytes"),
             lag: lag.collect(),
@@ -198,11 +208,15 @@ impl PartitionMetrics {
         self.serving.set(f64::from(u8::from(now < status.serve_until)));
         self.lease.set(report.lease_remaining.as_secs_f64());
         self.fence.set(status.serve_until.since(now).as_secs_f64());
+        self.contact.set(status.contact_age.map_or(0.0, |age| age.as_secs_f64()));
         self.pending.set(status.pending_bytes as f64);
         self.uncheckpointed.set(status.unchecked_bytes as f64);
         for (replica, lag) in &self.lag {
             let matched = report.matched.iter().find(|(id, _)| id.get() == *replica);
-            lag.set(matched.map_or(0.0, |(_, at)| report.last_index.get().saturating_sub(at.get()) as f64));
+            let behind = matched.map(|(_, at)| report.last_index.get().saturating_sub(at.get()) as f64);
+            // Followers know nothing of each other: 0. A leader that does not know has no number.
+            let unknown = if report.role == Role::Leader { f64::NAN } else { 0.0 };
+            lag.set(behind.unwrap_or(unknown));
         }
     }
 }
