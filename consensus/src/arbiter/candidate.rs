@@ -27,9 +27,10 @@ pub fn choose(
         let seen = eligible(scene, partition, *node)?;
         let view = scene.view.node(*node)?;
         let report = &seen.report;
-        let demoted = report.resigned_for_fence || failed(*replica);
+        let demoted = scene.failed_last && (report.resigned_for_fence || failed(*replica));
+        let hears = report.hears_quorum || !scene.failed_last;
         let rank: Rank =
-            (report.hears_quorum, !view.draining, report.last_term, !demoted, report.last_index, Reverse(place));
+            (hears, !view.draining, report.last_term, !demoted, report.last_index, Reverse(place));
         Some((rank, *replica, view.incarnation))
     });
     let (_, candidate, candidate_incarnation) = ranked.max_by_key(|(rank, ..)| *rank)?;

@@ -230,7 +230,9 @@ fn the_same_seed_gives_the_same_run() {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoSilenceRule;
 impl Policy for NoSilenceRule {
-    const SILENCE_RULE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::Silence
+    }
 }
 
 #[test]

@@ -176,7 +176,9 @@ fn restarted_voter<P: Policy>(clear: bool) -> Cluster<P> {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoBootWait;
 impl Policy for NoBootWait {
-    const BOOT_WAIT: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::BootWait
+    }
 }
 
 #[test]
