@@ -1,4 +1,4 @@
-//! Offset → record is a function on every replica for ever; applied entries and digests are the same everywhere.
+//! Offset → record is a function on every replica for ever; an applied entry is the same everywhere (W3).
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ pub const NAME: &str = "offset is a function";
 #[derive(Debug, Default)]
 pub struct Offsets {
     entries: BTreeMap<(GroupId, LogIndex), (Term, blake3::Hash)>,
-    records: BTreeMap<(GroupId, Offset), Bytes>,
+    records: BTreeMap<(GroupId, Offset), (Bytes, LogIndex)>,
 }
 
 impl Offsets {
-    /// `node` applied `entry`.
+    /// `node` applied `entry`, or got it in a snapshot.
     ///
     /// # Errors
     /// Another replica applied something else there.
@@ -39,19 +39,42 @@ impl Offsets {
             hasher.update(&batch.body);
         }
         let seen = (entry.term, hasher.finalize());
-        let first = *self.entries.entry((group, entry.index)).or_insert(seen);
-        if first != seen {
+        let known = self.entries.insert((group, entry.index), seen);
+        if let Some(first) = known {
+            if first == seen {
+                return Ok(());
+            }
             let what =
                 format!("{node} applied something else at {group} {} ({} after {})", entry.index, entry.term, first.0);
             return Err(Violation::new(NAME, now, what));
         }
         for (offset, value) in entry.batches.iter().flat_map(crate::storage::read) {
-            let known = self.records.entry((group, offset)).or_insert_with(|| value.clone());
+            let (known, _) = self.records.entry((group, offset)).or_insert_with(|| (value.clone(), entry.index));
             if *known != value {
                 let what = format!("{group} {offset} held {known:?} and now {value:?} on {node}");
                 return Err(Violation::new(NAME, now, what));
             }
         }
         Ok(())
+    }
+
+    /// Entries applied anywhere.
+    pub fn entries(&self, group: GroupId) -> impl Iterator<Item = (LogIndex, Term)> + '_ {
+        let range = (group, LogIndex::ZERO)..=(group, LogIndex(u64::MAX));
+        self.entries.range(range).map(|((_, index), (term, _))| (*index, *term))
+    }
+
+    /// Entry that holds a record.
+    #[must_use]
+    pub fn entry_of(&self, group: GroupId, offset: Offset) -> Option<(LogIndex, Term)> {
+        let (_, index) = self.records.get(&(group, offset))?;
+        self.entries.get(&(group, *index)).map(|(term, _)| (*index, *term))
+    }
+
+    /// Every record ever applied anywhere.
+    #[must_use]
+    pub fn log(&self, group: GroupId) -> BTreeMap<Offset, Bytes> {
+        let range = (group, Offset::ZERO)..=(group, Offset(u64::MAX));
+        self.records.range(range).map(|((_, offset), (value, _))| (*offset, value.clone())).collect()
     }
 }

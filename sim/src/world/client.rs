@@ -10,15 +10,14 @@ use quorate_proto::ids::{NodeId, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::v1::Receipt;
 
-use super::{Message, PublishMessage, What, World};
-use crate::checker::{identity, Violation};
+use super::{Asked, Message, PublishMessage, What, World};
+use crate::checker::copies;
 use crate::client::Told;
 use crate::net::Host;
 
 impl<P: Policy> World<P> {
     pub(crate) fn produce(&mut self) {
-        let stop = self.plan.end.0 - 7_000_000_000;
-        if self.now.0 < stop {
+        if self.now < self.plan.stop {
             let mut out = Vec::new();
             self.client.send(self.now, &mut self.chance, &mut out);
             self.client_effects([out, Vec::new()]);
@@ -28,6 +27,10 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn replay(&mut self) {
+        if self.now < self.plan.stop {
+            let pause = self.chance.span(Duration::from_millis(700), Duration::from_millis(3_000));
+            self.after(pause, What::Replay);
+        }
         let Some(routes) = self.routes() else { return };
         let mut out = Vec::new();
         self.client.replay(self.now, routes, &mut self.chance, &mut out);
@@ -87,7 +90,7 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn answer(&mut self, node: NodeId, ticket: Ticket, result: Result<Receipt, Refusal>) {
-        if let Some((stream, tag)) = self.tickets.remove(&(node, ticket)) {
+        if let Some(Asked { stream, tag, .. }) = self.tickets.remove(&(node, ticket)) {
             self.write(stream, false, Message::Answer(tag, Box::new(result)));
         }
     }
@@ -162,18 +165,12 @@ impl<P: Policy> World<P> {
         self.say(format_args!("client is told of {:?}: {}", told.sent.value, summary(&told.outcome)));
         let Ok(receipt) = &told.outcome else { return };
         let Some(group) = self.group_of(receipt.partition) else { return };
-        if let Some((partition, offset)) = told.copy_of {
-            if (receipt.partition, receipt.duplicate) != (partition, Some(offset)) {
-                let what =
-                    format!("{:?} stands at {partition} {offset}; its copy was answered {receipt:?}", told.sent.value);
-                self.check(Err(Violation::new(identity::NAME, now, what)));
-            }
-            return;
-        }
-        if let Some(offset) = receipt.offset {
-            let result = self.durable.acknowledged(now, group, offset, &told.sent.value);
+        if let (Some(first), true) = (told.copy_of, told.copy) {
+            let result = copies::same_answer(now, &told.sent.value, first, (receipt.partition, receipt.offset));
             self.check(result);
         }
+        let result = self.checkers.durable.acknowledged(now, group, receipt.offset, &told.sent.value);
+        self.check(result);
     }
 }
 

@@ -8,7 +8,7 @@ use quorate_consensus::policy::Policy;
 use quorate_proto::ids::{NodeId, Ticket};
 
 use super::observer::{host as observer_host, id_of};
-use super::{Message, What, World, NODES, OBSERVERS};
+use super::{Asked, Message, What, World, NODES, OBSERVERS};
 use crate::net::Host;
 use crate::stream::{Stream, Upkeep};
 
@@ -44,11 +44,19 @@ impl<P: Policy> World<P> {
             (Message::Publish(message), true) => {
                 let Host::Node(id) = b else { return };
                 let ticket = Ticket(self.fresh_id());
-                self.tickets.insert((NodeId(id), ticket), (stream, message.tag));
+                let asked = Asked { stream, tag: message.tag, group: message.group };
+                self.tickets.insert((NodeId(id), ticket), asked);
                 self.copies.insert((stream, message.tag), message.copies);
                 let deadline = self.nodes[&NodeId(id)].clock.read(self.now) + message.deadline;
                 self.post_to_node(NodeId(id), super::publish_event(ticket, &message, deadline));
             }
+            (Message::Read(read, group), true) => {
+                let Host::Node(id) = b else { return };
+                let ticket = Ticket(self.fresh_id());
+                self.read_tickets.insert((NodeId(id), ticket), (stream, read));
+                self.post_to_node(NodeId(id), NodeEvent::ReadLatest { ticket, group });
+            }
+            (Message::ReadAnswer(read, result), false) => self.read_answered(read, *result),
             (Message::Answer(tag, result), false) => {
                 let Host::Node(id) = b else { return };
                 let copies = self.copies.remove(&(stream, tag)).unwrap_or(false);
@@ -74,7 +82,7 @@ impl<P: Policy> World<P> {
         match host {
             Host::Node(id) => self.nodes[&NodeId(id)].process.is_some(),
             Host::Observer(_) => self.observers[&id_of(host)].process.is_some(),
-            Host::Client => true,
+            Host::Client | Host::Reader => true,
         }
     }
 
@@ -86,6 +94,7 @@ impl<P: Policy> World<P> {
                 self.post_to_node(NodeId(id), NodeEvent::SessionUp(id_of(b)));
             }
             (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), true),
+            (Host::Reader, Host::Node(_)) => {}
             _ => unreachable!("streams go from nodes to observers and from the client to nodes"),
         }
     }
@@ -141,7 +150,14 @@ impl<P: Policy> World<P> {
                 }
             }
         }
+        for node in NODES {
+            let (a, b) = (Host::Reader, Host::Node(node.0));
+            if !self.streams.values().any(|s| s.a == a && s.b == b) {
+                self.open_stream(a, b);
+            }
+        }
         self.push_routes();
+        self.look_for_majority();
         self.after(Duration::from_millis(100), What::Upkeep);
     }
 }

@@ -205,7 +205,9 @@ fn no_two_serve_no_two_machines_differ_and_it_heals() {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoLease;
 impl Policy for NoLease {
-    const LEASE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::Lease
+    }
 }
 
 #[test]

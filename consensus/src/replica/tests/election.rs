@@ -208,7 +208,9 @@ fn a_clear_permit_makes_the_boot_wait_needless() {
 #[derive(Clone, Copy, Debug, Default)]
 struct ReusablePermit;
 impl Policy for ReusablePermit {
-    const PERMIT_ONCE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::PermitOnce
+    }
 }
 
 #[test]
