@@ -215,6 +215,10 @@ impl Client {
             }
             Err(_) => self.unresolved += 1,
         }
+        if let (Err(_), Some(producer)) = (&outcome, &mut self.producer) {
+            // This application can live with a gap: it goes on with the key.
+            producer.release_all();
+        }
         Told { sent, outcome, copy: false, copy_of: None }
     }
 

@@ -73,7 +73,7 @@ pub struct Network {
     cut: BTreeSet<(Host, Host)>,
     /// Last delivery per ordered connection: a later message never overtakes an earlier one of its lane.
     last: BTreeMap<(Host, Host, u8), Instant>,
-    /// Messages dropped by a cut, for the vacuity floor.
+    /// Messages dropped or held up by a cut, for the vacuity floor.
     pub dropped_by_cut: u64,
 }
 

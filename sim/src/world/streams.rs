@@ -18,6 +18,7 @@ impl<P: Policy> World<P> {
         let Some(entry) = self.streams.get_mut(&stream) else { return };
         let (from, to) = if forward { (entry.a, entry.b) } else { (entry.b, entry.a) };
         let cut = self.net.is_cut(from, to);
+        self.net.dropped_by_cut += u64::from(cut);
         if let Some(message) = entry.write(forward, cut, message) {
             self.travel(stream, forward, message, from, to);
         }
