@@ -16,8 +16,8 @@ use crate::disk::Disk;
 use crate::storage::{decode_checkpoint, Parcel, Segments, CHECKPOINT};
 use crate::time::{HostClock, Instant};
 
-/// Publishes that may wait at a leader in a tight run: what one producer has in flight, so that a second one is too many.
-const TIGHT: usize = 4;
+/// Publishes that may wait at a leader in a tight run: fewer than two producers have in flight.
+const TIGHT: usize = 5;
 
 /// Secret that a supervisor proves itself with.
 #[must_use]

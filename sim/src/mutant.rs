@@ -70,7 +70,7 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("no resign (F3)", Rule::Resign, Mode::Deaf, &[liveness::NAME]),
     mutant("leader without lease keeps leading (F3)", Rule::LeaseResign, Mode::Deaf, &[liveness::NAME]),
     mutant("same candidate for ever (P2)", Rule::FailedLast, Mode::Deaf, &[liveness::NAME]),
-    mutant("reusable permit (P1)", Rule::PermitOnce, Mode::Deaf, &[permits::NAME, liveness::NAME]),
+    mutant("reusable permit (P1)", Rule::PermitOnce, Mode::Observers, &[permits::NAME]),
 ];
 
 

@@ -31,5 +31,6 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
         weather: Weather::CALM,
         drift_ppm: DRIFT_PPM,
         tight: false,
+        quiet: Vec::new(),
     }
 }

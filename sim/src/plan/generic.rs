@@ -19,7 +19,8 @@ pub(super) const EXERCISES: &[&str] = &[
     "batches sent again",
     "duplicates answered at arrival",
     "copies answered",
-    "refused BUSY",
+    "refused by the shell",
+    "refused OUT_OF_SEQUENCE",
     "torn writes",
 ];
 
@@ -27,7 +28,7 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
     let count = chance.between(3, 14);
     let faults = (0..count).map(|_| (at(chance.between(3_000, 11_000)), random(chance))).collect();
     let weather = often(chance, Weather::ROUGH);
-    Plan { tight: chance.one_in(300), ..Plan::healing(faults, 13_000, weather) }
+    Plan { tight: chance.one_in(400), ..Plan::healing(faults, 13_000, weather) }
 }
 
 fn host(chance: &mut Chance) -> Host {

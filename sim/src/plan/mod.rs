@@ -117,8 +117,10 @@ pub struct Plan {
     pub weather: Weather,
     /// Rate error of clocks at most, in parts per million.
     pub drift_ppm: i64,
-    /// Few publishes may wait at a leader: it refuses `BUSY` now and then.
+    /// Few publishes may wait at a leader, and its shell refuses some by itself: `BUSY`, also between two that are taken.
     pub tight: bool,
+    /// Nothing is sent from the first to the second: logs stay equal.
+    pub quiet: Vec<(Instant, Instant)>,
 }
 
 /// Rate error within the bound: quartz is off by 100 at most.
@@ -155,6 +157,7 @@ impl Plan {
             weather,
             drift_ppm: DRIFT_PPM,
             tight: false,
+            quiet: Vec::new(),
         }
     }
 }

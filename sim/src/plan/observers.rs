@@ -13,7 +13,7 @@ pub(super) const EXERCISES: &[&str] = &[
     "no observer majority",
     "exit notices",
     "directory snapshots",
-    "leases not renewed",
+    "resigned contact",
 ];
 
 pub(super) fn draw(chance: &mut Chance) -> Plan {
@@ -23,7 +23,7 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
         let first = chance.between(1, 3);
         let observer = |n: u64| Target::Host(Host::Observer((first + n - 1) % 3 + 1));
         let span = MS(chance.between(300, 4_500));
-        match chance.between(0, 5) {
+        match chance.between(0, 6) {
             0 => {
                 // One to all of them, together with a leader perhaps.
                 for n in 0..chance.between(1, 3) {
@@ -47,6 +47,20 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
             4 => {
                 faults.push((at(t), Fault::Crash { target: Target::ObserverLeader, down: span, notice: false }));
                 faults.push((at(t), crash_leader(chance)));
+            }
+            5 => {
+                // No observer can consent, and the leader loses its followers for longer than F + R: nobody may lead
+                // until an observer comes back, least of all under a permit that was used.
+                for n in 0..2 {
+                    let down = MS(chance.between(3_500, 4_500));
+                    faults.push((at(t), Fault::Crash { target: observer(n), down, notice: false }));
+                }
+                let span = Some(MS(chance.between(1_500, 2_500)));
+                for peer in [Target::FirstFollower, Target::SecondFollower] {
+                    faults.push((at(t + 100), Fault::Cut { from: Target::Leader, to: peer, span }));
+                    faults.push((at(t + 100), Fault::Cut { from: peer, to: Target::Leader, span }));
+                }
+                t += 3_000;
             }
             _ => faults.push((at(t), Fault::CutObservers { target: Target::Leader, span: Some(span) })),
         }

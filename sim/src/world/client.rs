@@ -18,9 +18,12 @@ use crate::net::Host;
 impl<P: Policy> World<P> {
     pub(crate) fn produce(&mut self) {
         if self.now < self.plan.stop {
-            let mut out = Vec::new();
-            self.client.send(self.now, &mut self.chance, &mut out);
-            self.client_effects([out, Vec::new()]);
+            let quiet = self.plan.quiet.iter().any(|(from, to)| (*from..*to).contains(&self.now));
+            if !quiet {
+                let mut out = Vec::new();
+                self.client.send(self.now, &mut self.chance, &mut out);
+                self.client_effects([out, Vec::new()]);
+            }
             let pause = self.chance.span(Duration::from_millis(1), Duration::from_millis(40));
             self.after(pause, What::Produce);
         }

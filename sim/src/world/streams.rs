@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use quorate_client::core::effect::Tag;
 use quorate_consensus::node::NodeEvent;
 use quorate_consensus::observer::ObserverEvent;
 use quorate_consensus::policy::Policy;
 use quorate_proto::ids::{NodeId, Ticket};
+use quorate_proto::refusal::{Reason, Refusal};
 
 use super::observer::{host as observer_host, id_of};
-use super::{Asked, Message, What, World, NODES, OBSERVERS};
+use super::{Asked, Message, What, World, NODES, OBSERVERS, TOPIC};
 use crate::net::Host;
 use crate::stream::{Stream, Upkeep};
+
+/// Publishes of a thousand that a shell refuses in a tight run.
+const SHELL_REFUSES: u64 = 30;
 
 impl<P: Policy> World<P> {
     /// Writes into a stream; the message travels, waits for a cut to heal, or is lost with the stream.
@@ -44,6 +49,10 @@ impl<P: Policy> World<P> {
             }
             (Message::Publish(message), true) => {
                 let Host::Node(id) = b else { return };
+                if self.plan.tight && self.chance.one_in(SHELL_REFUSES) {
+                    self.refuse_at_shell(stream, message.tag, message.copies);
+                    return;
+                }
                 let ticket = Ticket(self.fresh_id());
                 let asked = Asked { stream, tag: message.tag, group: message.group };
                 self.tickets.insert((NodeId(id), ticket), asked);
@@ -65,6 +74,15 @@ impl<P: Policy> World<P> {
             }
             _ => unreachable!("messages travel the way they are made for"),
         }
+    }
+
+    /// The shell's own queue is full: the core never sees this request, but the one behind it.
+    fn refuse_at_shell(&mut self, stream: u64, tag: Tag, copies: bool) {
+        self.coverage.count("refused by the shell");
+        self.copies.insert((stream, tag), copies);
+        let (what, action) = ("requests of this connection wait", "send it again later");
+        let refusal = Refusal::new(Reason::Busy, what, TOPIC, action).retry_after(Duration::from_millis(20));
+        self.write(stream, false, Message::Answer(tag, Box::new(Err(refusal))));
     }
 
     /// Opens a stream if both ends are there and the way is free.

@@ -18,8 +18,10 @@ const SERVE_AGAIN: Duration = Duration::from_millis(3_000);
 const SERVE_AGAIN_BY_LEASE: Duration = Duration::from_millis(11_000);
 /// After everything healed.
 const SERVE_HEALED: Duration = Duration::from_secs(15);
-/// Of the records sent last, one this old at most must be acknowledged.
+/// Of the records sent last, one this old at most must be acknowledged …
 const SLACK: Duration = Duration::from_millis(500);
+/// … or this old where the leader refuses `BUSY`: what waited during the faults goes first.
+const TIGHT_SLACK: Duration = Duration::from_millis(4_000);
 
 impl<P: Policy> World<P> {
     pub(crate) fn finish(&mut self) {
@@ -67,7 +69,8 @@ impl<P: Policy> World<P> {
             (None, Some(at), Mode::Deaf) => at + SERVE_AGAIN,
             _ => return,
         };
-        let due = bound.min(Instant(self.plan.stop.0 - u64::try_from(SLACK.as_nanos()).expect("small")));
+        let slack = if self.plan.tight { TIGHT_SLACK } else { SLACK };
+        let due = bound.min(Instant(self.plan.stop.0 - u64::try_from(slack.as_nanos()).expect("small")));
         let mut all_serve = true;
         for no in 0..PARTITIONS {
             let partition = PartitionNo(no);
@@ -80,7 +83,7 @@ impl<P: Policy> World<P> {
             let result = liveness::check(self.now, partition, served, due);
             self.check(result);
         }
-        if self.healed.is_some() && all_serve {
+        if self.healed.is_some() && all_serve && !self.plan.tight {
             let result = liveness::settled(self.now, self.client.waiting());
             self.check(result);
         }
