@@ -15,13 +15,19 @@ use crate::checker::copies;
 use crate::client::Told;
 use crate::net::Host;
 
+/// Records sent at once, now and then, in a tight run: several batches are in flight then.
+const BURST: usize = 8;
+
 impl<P: Policy> World<P> {
     pub(crate) fn produce(&mut self) {
         if self.now < self.plan.stop {
             let quiet = self.plan.quiet.iter().any(|(from, to)| (*from..*to).contains(&self.now));
             if !quiet {
                 let mut out = Vec::new();
-                self.client.send(self.now, &mut self.chance, &mut out);
+                let burst = if self.plan.tight && self.chance.one_in(100) { BURST } else { 1 };
+                for _ in 0..burst {
+                    self.client.send(self.now, &mut self.chance, &mut out);
+                }
                 self.client_effects([out, Vec::new()]);
             }
             let pause = self.chance.span(Duration::from_millis(1), Duration::from_millis(40));

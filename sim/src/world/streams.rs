@@ -15,7 +15,7 @@ use crate::net::Host;
 use crate::stream::{Stream, Upkeep};
 
 /// Publishes of a thousand that a shell refuses in a tight run.
-const SHELL_REFUSES: u64 = 30;
+const SHELL_REFUSES: u64 = 80;
 
 impl<P: Policy> World<P> {
     /// Writes into a stream; the message travels, waits for a cut to heal, or is lost with the stream.
