@@ -180,11 +180,7 @@ impl Client {
             match effect {
                 Effect::Resolve { token, outcome, .. } => {
                     let index = usize::try_from(token).expect("tokens are indexes");
-                    told.push(if copies {
-                        self.told_copy(index, outcome)
-                    } else {
-                        self.told(now, index, outcome)
-                    });
+                    told.push(if copies { self.told_copy(index, outcome) } else { self.told(now, index, outcome) });
                 }
                 other => rest.push(other),
             }

@@ -55,7 +55,12 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("no silence rule in the vote gate (V1b)", Rule::Silence, Mode::Amnesia, TWO),
     mutant("boot wait left out (V1c)", Rule::BootWait, Mode::Amnesia, TWO),
     mutant("boot wait as all() over empty memory (V1c)", Rule::EmptyMemory, Mode::Amnesia, TWO),
-    mutant("suspect tail votes (V1d, B2)", Rule::SuspectVeto, Mode::Tail, &[completeness::NAME, durable::NAME, offsets::NAME]),
+    mutant(
+        "suspect tail votes (V1d, B2)",
+        Rule::SuspectVeto,
+        Mode::Tail,
+        &[completeness::NAME, durable::NAME, offsets::NAME],
+    ),
     mutant("contact at receipt (C1)", Rule::ContactStamp, Mode::Amnesia, TWO),
     mutant("first contact at election (C2)", Rule::FirstContact, Mode::Winner, &[fenced::NAME]),
     mutant("vote acknowledges nobody (V2)", Rule::VoteAcknowledges, Mode::Winner, &[fenced::NAME]),
@@ -72,7 +77,6 @@ pub const MUTANTS: &[Mutant] = &[
     mutant("same candidate for ever (P2)", Rule::FailedLast, Mode::Deaf, &[liveness::NAME]),
     mutant("reusable permit (P1)", Rule::PermitOnce, Mode::Observers, &[permits::NAME]),
 ];
-
 
 /// Plays one run without `rule`.
 #[must_use]

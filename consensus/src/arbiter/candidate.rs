@@ -29,8 +29,7 @@ pub fn choose(
         let report = &seen.report;
         let demoted = scene.failed_last && (report.resigned_for_fence || failed(*replica));
         let hears = report.hears_quorum || !scene.failed_last;
-        let rank: Rank =
-            (hears, !view.draining, report.last_term, !demoted, report.last_index, Reverse(place));
+        let rank: Rank = (hears, !view.draining, report.last_term, !demoted, report.last_index, Reverse(place));
         Some((rank, *replica, view.incarnation))
     });
     let (_, candidate, candidate_incarnation) = ranked.max_by_key(|(rank, ..)| *rank)?;

@@ -57,7 +57,8 @@ mod tests {
     #[test]
     fn a_second_copy_and_a_refused_record_are_violations() {
         let value = |text: &'static str| Bytes::from_static(text.as_bytes());
-        let log = |values: [&'static str; 2]| BTreeMap::from([(Offset(0), value(values[0])), (Offset(1), value(values[1]))]);
+        let log =
+            |values: [&'static str; 2]| BTreeMap::from([(Offset(0), value(values[0])), (Offset(1), value(values[1]))]);
         let none = BTreeSet::new();
         assert!(check(Instant(1), GroupId(2), &log(["a/1", "a/2"]), &none).is_ok());
         assert!(check(Instant(1), GroupId(2), &log(["a/1", "a/1"]), &none).is_err());

@@ -51,8 +51,7 @@ mod tests {
 
     #[test]
     fn a_lease_goes_to_the_winner_and_to_one_per_term() {
-        let lease =
-            Lease { replica: ReplicaId(7), term: Term(5), epoch: PermitEpoch(3), incarnation: Incarnation(1) };
+        let lease = Lease { replica: ReplicaId(7), term: Term(5), epoch: PermitEpoch(3), incarnation: Incarnation(1) };
         let mut leases = Leases::default();
         let (group, node) = (GroupId(2), NodeId(1));
         assert!(leases.applied(Instant(1), group, node, lease, None).is_err());

@@ -50,7 +50,9 @@ impl Permits {
         let wrong = |what: String| Err(Violation::new(NAME, now, what));
         match self.committed.get(&(group, epoch)) {
             Some(named) if *named == (node, incarnation) => {}
-            named => return wrong(format!("{node} {incarnation} won {group} {term} with {epoch}, which names {named:?}")),
+            named => {
+                return wrong(format!("{node} {incarnation} won {group} {term} with {epoch}, which names {named:?}"))
+            }
         }
         let first = *self.winners.entry((group, epoch)).or_insert((node, term));
         if first != (node, term) {

@@ -21,10 +21,8 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
         for _ in 0..chance.between(1, 5) {
             let restart = t + chance.between(900, 2_600);
             let down = MS(chance.between(5, 250));
-            faults.push((
-                at(restart),
-                Fault::Crash { target: Target::FirstFollower, down, notice: chance.one_in(300) },
-            ));
+            faults
+                .push((at(restart), Fault::Crash { target: Target::FirstFollower, down, notice: chance.one_in(300) }));
         }
         if chance.one_in(400) {
             // The follower's old answers still come in while it hears nothing any more.

@@ -53,9 +53,7 @@ fn observer(chance: &mut Chance) -> Target {
 
 pub(super) fn random(chance: &mut Chance) -> Fault {
     match chance.between(0, 14) {
-        0 | 1 => {
-            Fault::Crash { target: node(chance), down: MS(chance.between(20, 3_000)), notice: chance.one_in(600) }
-        }
+        0 | 1 => Fault::Crash { target: node(chance), down: MS(chance.between(20, 3_000)), notice: chance.one_in(600) },
         2 => Fault::Crash { target: observer(chance), down: MS(chance.between(20, 4_000)), notice: false },
         3 => Fault::Pause { target: node(chance), span: MS(chance.between(50, 7_000)), inside: chance.one_in(500) },
         4 => {
