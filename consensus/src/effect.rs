@@ -149,6 +149,8 @@ pub enum Note {
         /// Candidate refused.
         candidate: ReplicaId,
     },
+    /// A planned handoff did not come to its end (H2).
+    HandoffFailed(&'static str),
     /// A permit was received and recorded.
     PermitSeen(PermitEpoch),
     /// This replica won an election.

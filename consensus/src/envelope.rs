@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use quorate_proto::control::{Ended, Permit};
-use quorate_proto::ids::{GroupId, Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
+use quorate_proto::ids::{GroupId, Incarnation, LogIndex, OperationId, PermitEpoch, ReplicaId, Term, Ticket};
+use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
+use quorate_proto::v1::Receipt;
 use raft::eraftpb::Message;
 
 /// Which connection a message takes. Order is kept within a lane only.
@@ -16,6 +19,43 @@ pub enum Lane {
     Bulk,
     /// Snapshots; opened when needed.
     Snapshot,
+}
+
+/// A publish that a leader held while it handed over, for the winner (H1).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForwardedPublish {
+    /// Names the answer, at the sender.
+    pub ticket: Ticket,
+    /// As in [`crate::node::event::Publish`].
+    pub batch: Bytes,
+    /// Who sent it to the old leader.
+    pub principal: Bytes,
+    /// Application instance.
+    pub client_id: Bytes,
+    /// Connection that it came on.
+    pub connection: u64,
+    /// Identity of the request over retries of the transport.
+    pub operation: OperationId,
+    /// What is left of its deadline; `None` = it has none.
+    pub deadline: Option<Duration>,
+}
+
+/// The winner's answer to a forwarded publish.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForwardedAnswer {
+    /// The sender's name for it.
+    pub ticket: Ticket,
+    /// Its fate.
+    pub result: Result<Receipt, Refusal>,
+}
+
+/// What rides along between the two leaders of a planned handoff (H1). The Raft message is then an empty `MsgHup`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Forwarded {
+    /// Old leader to winner.
+    pub publishes: Vec<ForwardedPublish>,
+    /// Winner to old leader.
+    pub answers: Vec<ForwardedAnswer>,
 }
 
 /// A Raft message between two replicas of one group. `message.from` and `.to` equal `from` and `to`.
@@ -43,6 +83,8 @@ pub struct Envelope {
     pub veto_wait: Option<Duration>,
     /// On a reject: the voter's last flushed position (P2).
     pub last: Option<(Term, LogIndex)>,
+    /// Publishes and answers of a planned handoff.
+    pub forwarded: Option<Box<Forwarded>>,
     /// The message itself.
     pub message: Message,
 }

@@ -39,6 +39,8 @@ pub enum Rule {
     ReleaseFinal,
     /// P1: a permit elects at most one leader, and only for 5 s.
     PermitOnce,
+    /// H1: a planned permit counts only once the leader that is to hand over released its term.
+    ReleaseFirst,
     /// P1: permits and their basis are handed out only once they are committed.
     CommittedPermit,
     /// P2: a candidate that failed, resigned or hears nobody comes last.

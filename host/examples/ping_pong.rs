@@ -59,6 +59,7 @@ fn envelope(from: u64, to: u64, bytes: usize) -> Box<Envelope> {
         ended: Vec::new(),
         veto_wait: None,
         last: None,
+        forwarded: None,
         message,
     })
 }

@@ -41,6 +41,18 @@ pub enum PermitKind {
     BreakGlass,
 }
 
+/// A permit for a planned handoff (H1): it counts only once this very term is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Planned {
+    /// The leader that is to hand over …
+    pub from: ReplicaId,
+    /// … and its term.
+    pub term: Term,
+    /// The winner's first lease counts from here: when the candidate sent the report that the permit rests on, on the
+    /// candidate's own clock.
+    pub lease_from: BootTime,
+}
+
 /// Consent of the observers to one election, committed in their log (P1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permit {
@@ -60,6 +72,8 @@ pub struct Permit {
     pub clear: bool,
     /// What may be overlooked.
     pub kind: PermitKind,
+    /// Set for a planned handoff.
+    pub planned: Option<Planned>,
 }
 
 /// What a replica is doing.

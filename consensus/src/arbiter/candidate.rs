@@ -42,6 +42,7 @@ pub fn choose(
         basis: Vec::new(),
         clear: false,
         kind: PermitKind::Normal,
+        planned: None,
     })
 }
 

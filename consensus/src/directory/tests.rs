@@ -87,6 +87,7 @@ impl Machine {
             basis: vec![Ended::Released { replica, term: Term(99) }],
             clear: true,
             kind: PermitKind::Normal,
+            planned: None,
         };
         match self.apply(CommandKind::IssuePermits { death: None, permits: vec![permit] }).result {
             Ok(Applied::Permits { issued, .. }) => issued,

@@ -28,6 +28,7 @@ fn permit(directory: &mut Directory, epoch: u64, node: u64) {
         basis: Vec::new(),
         clear: false,
         kind: PermitKind::Normal,
+        planned: None,
     };
     apply(directory, CommandKind::IssuePermits { death: None, permits: vec![permit] });
 }

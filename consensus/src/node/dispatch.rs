@@ -289,6 +289,8 @@ impl<P: Policy> NodeCore<P> {
         };
         act(partition, &mut turn);
         partition.run(&mut turn);
+        partition.advance_handoff(&mut turn);
+        partition.run(&mut turn);
         let failed = partition.fail(&mut turn);
         self.pending = self.pending - before.0 + partition.pipeline.bytes();
         self.unchecked = self.unchecked - before.1 + partition.checkpoints.tail();

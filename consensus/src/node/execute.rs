@@ -239,7 +239,9 @@ impl<P: Policy> PartitionReplica<P> {
     /// The one place where a publish is answered.
     pub(super) fn answer(&mut self, ticket: Ticket, result: Result<Receipt, Refusal>, turn: &mut Turn<'_>) {
         let committed = result.is_ok();
-        turn.out.push(NodeEffect::Answer { ticket, result });
+        if let Some(result) = self.handoff.answer(ticket, result) {
+            turn.out.push(NodeEffect::Answer { ticket, result });
+        }
         if !committed {
             turn.counters.refused += 1;
             return;

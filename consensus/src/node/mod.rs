@@ -10,6 +10,7 @@ mod early_keys;
 pub mod effect;
 pub mod event;
 mod execute;
+mod handoff;
 mod hosting;
 mod inspect;
 mod marks;

@@ -16,6 +16,7 @@ use super::cluster_time::ClusterTime;
 use super::config::{MachineImage, NodeConfig};
 use super::early_keys::EarlyKeys;
 use super::effect::{NodeEffect, Observers, View};
+use super::handoff::Handoff;
 use super::marks::Marks;
 use super::pipeline::Pipeline;
 use super::reads::Reads;
@@ -79,6 +80,8 @@ pub(super) struct PartitionReplica<P: Policy> {
     pub(super) reads: Reads,
     pub(super) checkpoints: Checkpoints,
     pub(super) marks: Marks,
+    /// A planned handoff in which this replica takes part (H1).
+    pub(super) handoff: Handoff,
     /// What the replica asked for and is not executed yet.
     pub(super) effects: Vec<ReplicaEffect>,
     pub(super) view: View,
@@ -139,6 +142,7 @@ impl<P: Policy> PartitionReplica<P> {
             reads: Reads::default(),
             checkpoints: Checkpoints::new(applied, turn.now),
             marks: Marks::default(),
+            handoff: Handoff::default(),
             effects: Vec::new(),
             view: View::default(),
             leading: None,
@@ -170,33 +174,39 @@ impl<P: Policy> PartitionReplica<P> {
     }
 
     /// Time passes. `heard`: when the last frame came from each peer node (P2 `hears_quorum` is about nodes).
-    pub(super) fn tick(&mut self, heard: &BTreeMap<NodeId, BootTime>, turn: &Turn<'_>) {
+    pub(super) fn tick(&mut self, heard: &BTreeMap<NodeId, BootTime>, turn: &mut Turn<'_>) {
         for (replica, node) in &self.nodes {
             if let Some(at) = heard.get(node) {
                 self.replica.peer_heard(*at, *replica);
             }
         }
         self.replica.tick(turn.now, &mut self.effects);
+        self.time_handoff(turn);
     }
 
     /// A message from a peer. Appends are not taken while storage is far behind: memory stays bounded, and the
     /// leader sends them again.
-    pub(super) fn receive(&mut self, envelope: Envelope, turn: &mut Turn<'_>) {
+    pub(super) fn receive(&mut self, mut envelope: Envelope, turn: &mut Turn<'_>) {
         let append = envelope.message.get_msg_type() == MessageType::MsgAppend;
         if append && self.backlog > turn.config.limits.storage_backlog_bytes.saturating_mul(2) {
             let note = Note::Dropped("append while storage is behind");
             turn.out.push(NodeEffect::Note { group: self.group(), note });
             return;
         }
+        let (from, to, forwarded) = (envelope.from, envelope.to, envelope.forwarded.take());
         self.replica.receive(turn.now, envelope, &mut self.effects);
+        if let Some(forwarded) = forwarded.filter(|_| to == self.assignment.replica) {
+            self.receive_forwarded(from, *forwarded, turn);
+        }
     }
 
     /// The connection to a node broke.
-    pub(super) fn peer_lost(&mut self, node: NodeId, turn: &Turn<'_>) {
+    pub(super) fn peer_lost(&mut self, node: NodeId, turn: &mut Turn<'_>) {
         let peers = self.nodes.iter().filter(|(replica, on)| **on == node && **replica != self.assignment.replica);
         for (replica, _) in peers {
             self.replica.peer_lost(turn.now, *replica, &mut self.effects);
         }
+        self.handoff_peer_lost(node, turn);
     }
 
     /// The write `id` is flushed.
@@ -219,12 +229,13 @@ impl<P: Policy> PartitionReplica<P> {
     }
 
     /// A committed permit.
-    pub(super) fn permit(&mut self, permit: Permit, turn: &Turn<'_>) {
+    pub(super) fn permit(&mut self, permit: Permit, turn: &mut Turn<'_>) {
         let mine = permit.candidate == self.assignment.replica
             && permit.candidate_incarnation == turn.config.hello.incarnation;
         if mine {
             self.marks.permitted(permit.epoch, turn.now);
         }
+        self.leave(&permit, turn);
         self.replica.permit(turn.now, permit, &mut self.effects);
     }
 

@@ -199,6 +199,22 @@ impl Pipeline {
         waiting
     }
 
+    /// Nothing is in the log whose fate is open.
+    pub(super) fn nothing_proposed(&self) -> bool {
+        self.proposed.is_empty()
+    }
+
+    /// Takes out what was admitted and not proposed, as it came: another leader gets it (H1).
+    pub(super) fn take_held(&mut self) -> Vec<Request> {
+        let held: Vec<Request> = self.gathering.drain(..).collect();
+        self.bytes -= held.iter().map(Request::cost).sum::<u64>();
+        self.requests -= held.len();
+        for request in &held {
+            self.in_flight.done(&request.header);
+        }
+        held
+    }
+
     fn take_waiting(&mut self) -> Vec<Pending> {
         self.gathering.drain(..).map(|request| Pending { ticket: request.ticket, header: request.header }).collect()
     }

@@ -25,6 +25,7 @@ enum Arrival {
 impl<P: Policy> PartitionReplica<P> {
     /// A publish arrived. It is answered now, or once its fate is decided: exactly once.
     pub(super) fn publish(&mut self, publish: Publish, turn: &mut Turn<'_>) {
+        let Err(publish) = self.hold(publish, turn) else { return };
         match self.admit(&publish, turn) {
             Ok(Arrival::Admitted(header)) => {
                 turn.counters.admitted += 1;
@@ -125,6 +126,9 @@ impl<P: Policy> PartitionReplica<P> {
     /// Proposes what gathered, as far as slots are free. While fenced nothing new goes into the log: what waits is
     /// then still decisively refused if this leader resigns.
     pub(super) fn propose_gathered(&mut self, turn: &mut Turn<'_>) {
+        if self.handoff.holds() {
+            return;
+        }
         while self.leading.is_some() && self.pipeline.waiting() && self.replica.serving(turn.now) {
             let time = turn.cluster.entry_time(turn.now);
             let Some(gathered) = self.pipeline.gather(time, &turn.config.limits) else {

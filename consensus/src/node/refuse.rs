@@ -66,6 +66,18 @@ pub(super) fn fenced(assignment: &Assignment, node: NodeId) -> Refusal {
     .retry_after(FENCE_RETRY)
 }
 
+/// A planned handoff did not come to its end (H2).
+pub(super) fn handed_over(assignment: &Assignment, leader: Option<NodeId>) -> Refusal {
+    Refusal::new(
+        Reason::Handoff,
+        "the leader handed over and the next one did not take the request",
+        subject(assignment),
+        "send it again under the same identity, to the leader that the routes name",
+    )
+    .led_by(leader)
+    .retry_after(SOON)
+}
+
 /// The node is closing.
 pub(super) fn closing(assignment: &Assignment, node: NodeId) -> Refusal {
     Refusal::new(

@@ -27,7 +27,7 @@ pub(super) enum Verdict {
     Pass,
     /// Not now.
     Veto {
-        /// For counting: "permit", "spent", "silence", "boot", "suspect", "serving".
+        /// For counting: "permit", "spent", "unreleased", "silence", "boot", "suspect", "serving".
         rule: &'static str,
         /// When the gate may pass, if only time is missing.
         wait: Option<Duration>,
@@ -67,7 +67,17 @@ impl Facts {
 
     /// The leadership of `replica` in `term`, held in `incarnation` of its node, is over.
     pub(super) fn is_over(&self, replica: ReplicaId, term: Term, incarnation: Incarnation) -> bool {
-        self.released.get(&replica).is_some_and(|&t| t >= term) || self.is_dead(replica, incarnation)
+        self.is_released(replica, term) || self.is_dead(replica, incarnation)
+    }
+
+    /// `replica` gave up `term` (H1).
+    pub(super) fn is_released(&self, replica: ReplicaId, term: Term) -> bool {
+        self.released.get(&replica).is_some_and(|&t| t >= term)
+    }
+
+    /// A planned permit counts only once the leader that is to hand over released its term (H1).
+    pub(super) fn fulfils(&self, permit: &Permit) -> bool {
+        permit.planned.is_none_or(|planned| self.is_released(planned.from, planned.term))
     }
 
     pub(super) fn is_dead(&self, replica: ReplicaId, incarnation: Incarnation) -> bool {
@@ -193,6 +203,7 @@ mod tests {
             basis: Vec::new(),
             clear: false,
             kind: quorate_proto::control::PermitKind::Normal,
+            planned: None,
         }
     }
 

@@ -33,11 +33,13 @@ pub(super) struct Lead {
     contact: BTreeMap<u64, BootTime>,
     asked: Option<BootTime>,
     lease: Option<BootTime>,
+    /// The observers have logged a lease of this very term; one that came with a planned permit (H1) is not logged yet.
+    logged: bool,
 }
 
 impl Lead {
     pub(super) fn new(term: Term, won_epoch: PermitEpoch, elected: BootTime, noop: u64) -> Self {
-        Self { term, won_epoch, elected, noop, contact: BTreeMap::new(), asked: None, lease: None }
+        Self { term, won_epoch, elected, noop, contact: BTreeMap::new(), asked: None, lease: None, logged: false }
     }
 
     /// Newest stamp that `peer` returned.
@@ -66,8 +68,15 @@ impl Lead {
         }
     }
 
+    /// H1: the permit contained the first lease, counted from `sent` on this clock. It is asked for all the same, so
+    /// that the observers log who won.
+    pub(super) fn promised(&mut self, sent: BootTime) {
+        self.lease = Some(sent);
+    }
+
     /// L2: counted from the moment the request was *sent*.
     pub(super) fn granted(&mut self, sent: BootTime) {
+        self.logged = true;
         self.lease = Some(self.lease.map_or(sent, |known| known.max(sent)));
     }
 
@@ -90,7 +99,7 @@ impl Lead {
 
     /// When a lease is to be asked for.
     pub(super) fn lease_deadline(&self, timing: &Timing) -> BootTime {
-        match (self.lease, self.asked) {
+        match (self.lease.filter(|_| self.logged), self.asked) {
             (None, None) => self.elected,
             (None, Some(asked)) => asked + timing.lease_retry / FIRST_LEASE_RETRIES,
             (Some(sent), asked) => {
@@ -204,6 +213,18 @@ mod tests {
         assert_eq!((lead.lease_end(&timing), lead.lease_deadline(&timing)), (at(13_750), at(11_000)));
         lead.granted(at(1000));
         assert_eq!(lead.lease_end(&timing), at(13_750), "a late answer to an old request shortens nothing");
+    }
+
+    #[test]
+    fn a_promised_lease_counts_from_its_report_and_is_asked_for_at_once() {
+        let (timing, mut lead) = (Timing::default(), lead());
+        lead.promised(at(600));
+        assert_eq!(lead.lease_end(&timing), at(8350));
+        assert_eq!(lead.lease_deadline(&timing), at(1000));
+        lead.asked(at(1000));
+        assert_eq!(lead.lease_deadline(&timing), at(1100));
+        lead.granted(at(1000));
+        assert_eq!((lead.lease_end(&timing), lead.lease_deadline(&timing)), (at(8750), at(6000)));
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod config;
 mod durable;
 mod fence;
 mod gate;
+mod handoff;
 mod lead;
 mod outbox;
 mod reads;

@@ -151,6 +151,12 @@ impl<P: Policy> Replica<P> {
         for (&voter, &stamp) in self.candidacy.iter().flat_map(|c| &c.grants) {
             lead.contacted(voter, if sent_counts { stamp } else { now });
         }
+        // H1: the permit of a planned handoff contains the first lease.
+        if let Some(planned) = self.candidacy.as_ref().and_then(|c| c.permit.as_ref()?.planned) {
+            if planned.lease_from <= now {
+                lead.promised(planned.lease_from);
+            }
+        }
         self.lead = Some(lead);
         self.own_release = None;
         self.wants_permit = false;
@@ -314,8 +320,15 @@ impl<P: Policy> Replica<P> {
             ended: Vec::new(),
             veto_wait: None,
             last: None,
+            forwarded: None,
             message,
         }
+    }
+
+    /// An envelope for something that is no Raft message; `message` is an empty `MsgHup`.
+    #[must_use]
+    pub fn carrier(&self, message: Message) -> Envelope {
+        self.envelope(message)
     }
 
     /// Sends a message that raft-rs made. `taken`: when its `Ready` was taken.

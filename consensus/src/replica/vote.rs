@@ -170,6 +170,9 @@ impl<P: Policy> Replica<P> {
         if let Err(rule) = self.permits.judge(permit.epoch, P::keeps(Rule::PermitOnce)) {
             return Verdict::veto(rule);
         }
+        if P::keeps(Rule::ReleaseFirst) && !self.facts.fulfils(permit) {
+            return Verdict::veto("unreleased");
+        }
         if self.suspect && permit.kind == PermitKind::Normal && P::keeps(Rule::SuspectVeto) {
             return Verdict::veto("suspect");
         }
@@ -321,7 +324,8 @@ impl<P: Policy> Replica<P> {
 
     fn usable_permit(&self, now: BootTime) -> Option<(Permit, BootTime)> {
         let (permit, until) = self.permits.usable(now, self.cfg.timing.permit_valid, P::keeps(Rule::PermitOnce))?;
-        Some((permit.clone(), until))
+        // A planned one that waits for its release is pursued by the time-out-now that brings it.
+        self.facts.fulfils(permit).then(|| (permit.clone(), until))
     }
 
     /// When the campaign is to be pursued next, if there is a permit for it.

@@ -4,13 +4,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message as _;
 use protobuf::Message as _;
-use quorate_consensus::envelope::Envelope;
+use quorate_consensus::envelope::{Envelope, Forwarded, ForwardedAnswer, ForwardedPublish};
 use quorate_proto::control::{Ended, Permit};
 use quorate_proto::convert::ConvertError;
-use quorate_proto::ids::{GroupId, Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
+use quorate_proto::ids::{GroupId, Incarnation, LogIndex, OperationId, PermitEpoch, ReplicaId, Term, Ticket};
 use quorate_proto::internal;
+use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
+use quorate_proto::v1;
 use raft::eraftpb::Message;
 
 use super::scan::{check_message, ScanError};
@@ -37,6 +40,7 @@ pub enum CodecError {
 pub fn encode(envelope: &Envelope) -> internal::Envelope {
     let message = envelope.message.write_to_bytes().expect("a message without required fields is always complete");
     let (last_term, last_index) = envelope.last.unwrap_or_default();
+    let (publishes, answers) = envelope.forwarded.as_deref().map(forwarded_to_wire).unwrap_or_default();
     internal::Envelope {
         group_id: envelope.group.get(),
         from_replica: envelope.from.get(),
@@ -52,7 +56,69 @@ pub fn encode(envelope: &Envelope) -> internal::Envelope {
         message: Bytes::from(message),
         last_term: last_term.get(),
         last_index: last_index.get(),
+        publishes,
+        answers,
     }
+}
+
+fn forwarded_to_wire(forwarded: &Forwarded) -> (Vec<internal::ForwardedPublish>, Vec<internal::ForwardedAnswer>) {
+    use internal::forwarded_answer::Result as Fate;
+    let publish = |publish: &ForwardedPublish| internal::ForwardedPublish {
+        ticket: publish.ticket.0,
+        batch: publish.batch.clone(),
+        principal: publish.principal.clone(),
+        client_id: publish.client_id.clone(),
+        connection: publish.connection,
+        operation_id: Bytes::copy_from_slice(&publish.operation.to_bytes()),
+        // At least 1: zero stands for "no deadline".
+        deadline_us: publish.deadline.map_or(0, |left| micros(left).max(1)),
+    };
+    let answer = |answer: &ForwardedAnswer| internal::ForwardedAnswer {
+        ticket: answer.ticket.0,
+        result: Some(match &answer.result {
+            Ok(receipt) => Fate::Receipt(receipt.encode_to_vec().into()),
+            Err(refusal) => Fate::Refusal(v1::Error::from(refusal.clone()).encode_to_vec().into()),
+        }),
+    };
+    (forwarded.publishes.iter().map(publish).collect(), forwarded.answers.iter().map(answer).collect())
+}
+
+fn forwarded_from_wire(
+    publishes: Vec<internal::ForwardedPublish>,
+    answers: Vec<internal::ForwardedAnswer>,
+) -> Result<Option<Box<Forwarded>>, CodecError> {
+    use internal::forwarded_answer::Result as Fate;
+    if publishes.is_empty() && answers.is_empty() {
+        return Ok(None);
+    }
+    let publish = |raw: internal::ForwardedPublish| {
+        Ok(ForwardedPublish {
+            ticket: Ticket(raw.ticket),
+            batch: raw.batch,
+            principal: raw.principal,
+            client_id: raw.client_id,
+            connection: raw.connection,
+            operation: OperationId::from_slice(&raw.operation_id)
+                .ok_or(CodecError::Field("operation id of a forwarded publish"))?,
+            deadline: (raw.deadline_us != 0).then(|| Duration::from_micros(raw.deadline_us)),
+        })
+    };
+    let answer = |raw: internal::ForwardedAnswer| {
+        let result = match raw.result.ok_or(CodecError::Field("an answer without result"))? {
+            Fate::Receipt(bytes) => {
+                Ok(v1::Receipt::decode(bytes).map_err(|_| CodecError::Field("a forwarded receipt"))?)
+            }
+            Fate::Refusal(bytes) => {
+                let error = v1::Error::decode(bytes).map_err(|_| CodecError::Field("a forwarded refusal"))?;
+                Err(Refusal::from(error))
+            }
+        };
+        Ok(ForwardedAnswer { ticket: Ticket(raw.ticket), result })
+    };
+    Ok(Some(Box::new(Forwarded {
+        publishes: publishes.into_iter().map(publish).collect::<Result<_, CodecError>>()?,
+        answers: answers.into_iter().map(answer).collect::<Result<_, CodecError>>()?,
+    })))
 }
 
 /// From the wire.
@@ -79,6 +145,7 @@ pub fn decode(wire: internal::Envelope) -> Result<Envelope, CodecError> {
         ended: wire.ended.into_iter().map(Ended::try_from).collect::<Result<_, _>>()?,
         veto_wait: (wire.veto_wait_us != 0).then(|| Duration::from_micros(wire.veto_wait_us)),
         last: (last != (Term::ZERO, LogIndex::ZERO)).then_some(last),
+        forwarded: forwarded_from_wire(wire.publishes, wire.answers)?,
         message,
     })
 }

@@ -170,6 +170,7 @@ fn envelope(index: u64) -> Envelope {
         ended: Vec::new(),
         veto_wait: None,
         last: None,
+        forwarded: None,
         message,
     }
 }
@@ -194,6 +195,7 @@ fn full_envelope() -> Envelope {
         basis: ended.clone(),
         clear: true,
         kind: PermitKind::FullAttendance,
+        planned: None,
     };
     Envelope {
         stamp: Some(BootTime(1)),
@@ -203,6 +205,7 @@ fn full_envelope() -> Envelope {
         ended,
         veto_wait: Some(Duration::from_micros(5)),
         last: Some((Term(6), LogIndex(7))),
+        forwarded: None,
         ..*append(9, 100)
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::{all, micros, required, ConvertError};
-use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind};
+use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind, Planned};
 use crate::ids::{ConfigVersion, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
 use crate::internal as wire;
-use crate::time::LogTime;
+use crate::time::{BootTime, LogTime};
 
 impl From<Ended> for wire::Ended {
     fn from(fact: Ended) -> Self {
@@ -54,6 +54,11 @@ impl From<Permit> for wire::Permit {
                 PermitKind::FullAttendance => 1,
                 PermitKind::BreakGlass => 2,
             },
+            planned: permit.planned.map(|planned| wire::Planned {
+                from: planned.from.get(),
+                term: planned.term.get(),
+                lease_from: planned.lease_from.0,
+            }),
         }
     }
 }
@@ -76,6 +81,19 @@ impl TryFrom<wire::Permit> for Permit {
                 2 => PermitKind::BreakGlass,
                 other => return Err(ConvertError::new("Permit", "kind", format!("unknown value {other}"))),
             },
+            planned: raw.planned.map(Planned::try_from).transpose()?,
+        })
+    }
+}
+
+impl TryFrom<wire::Planned> for Planned {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::Planned) -> Result<Self, ConvertError> {
+        Ok(Self {
+            from: required(ReplicaId(raw.from).non_zero(), "Planned", "from")?,
+            term: Term(raw.term),
+            lease_from: BootTime(raw.lease_from),
         })
     }
 }

@@ -27,7 +27,13 @@ fn ended() -> impl Strategy<Value = Ended> {
 fn permit() -> impl Strategy<Value = Permit> {
     let kind = prop_oneof![Just(PermitKind::Normal), Just(PermitKind::FullAttendance), Just(PermitKind::BreakGlass)];
     let ids = (1u64.., 1u64.., 1u64.., any::<u64>(), any::<u64>());
-    (ids, prop::collection::vec(ended(), 0..4), any::<bool>(), kind).prop_map(|(ids, basis, clear, kind)| Permit {
+    let planned = prop::option::of((1u64.., any::<u64>(), any::<u64>()).prop_map(|(from, term, lease)| Planned {
+        from: ReplicaId(from),
+        term: Term(term),
+        lease_from: BootTime(lease),
+    }));
+    let parts = (ids, prop::collection::vec(ended(), 0..4), any::<bool>(), kind, planned);
+    parts.prop_map(|(ids, basis, clear, kind, planned)| Permit {
         group: GroupId(ids.0),
         epoch: PermitEpoch(ids.1),
         candidate: ReplicaId(ids.2),
@@ -36,6 +42,7 @@ fn permit() -> impl Strategy<Value = Permit> {
         basis,
         clear,
         kind,
+        planned,
     })
 }
 

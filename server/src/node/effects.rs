@@ -187,6 +187,7 @@ impl Shell {
                 tracing::debug!(%group, rule, %candidate, "vote refused");
                 self.metrics.vetoes.increment(1);
             }
+            Note::HandoffFailed(why) => tracing::warn!(%group, why, "planned handoff given up"),
             Note::PermitSeen(epoch) => tracing::debug!(%group, %epoch, "permit seen"),
             Note::Dropped(why) => tracing::debug!(%group, why, "message dropped"),
         }

@@ -84,6 +84,7 @@ mod tests {
             basis: Vec::new(),
             clear: false,
             kind: quorate_proto::control::PermitKind::Normal,
+            planned: None,
         };
         let (key, who) = ((GroupId(2), PermitEpoch(3)), (NodeId(1), Incarnation(1)));
         assert!(permits.won(Instant(1), key, who, Term(5)).is_err(), "not committed");

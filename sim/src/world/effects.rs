@@ -87,6 +87,10 @@ impl<P: Policy> World<P> {
     fn note(&mut self, id: NodeId, group: GroupId, note: &Note) {
         match note {
             Note::Vetoed { rule, .. } => self.coverage.count(format!("veto {rule}")),
+            Note::HandoffFailed(why) => {
+                self.coverage.count("handoffs given up");
+                self.say(format_args!("node-{} gives a handoff up in {group}: {why}", id.0));
+            }
             Note::PermitSeen(_) => self.coverage.count("permits seen"),
             Note::Elected(term) => {
                 self.coverage.count("elections");

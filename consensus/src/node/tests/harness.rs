@@ -8,7 +8,7 @@ use bytes::Bytes;
 use quorate_proto::batch::{BatchBuilder, BatchIdentity, BatchOptions, Priority, Record};
 use quorate_proto::control::{
     Assignment, Assignments, Heartbeat, Hello, LeaseAnswer, LeaseRequest, LeaseVerdict, LockProof, Permit, PermitKind,
-    SessionDown, SessionUp,
+    Planned, ReplicaReport, SessionDown, SessionUp,
 };
 use quorate_proto::ids::{
     ClusterId, ConfigVersion, DirectoryVersion, DiskId, GroupId, Incarnation, NodeId, Offset, OperationId, PartitionNo,
@@ -156,8 +156,29 @@ impl Cluster {
     }
 
     pub(super) fn permit(&mut self, id: u64) {
+        let permit = self.next_permit(id, None);
+        for to in 1..=3 {
+            self.down(to, SessionDown::Permits(vec![permit.clone()]));
+        }
+    }
+
+    /// A planned handoff from the leader of node `from` to `to`, as the observers permit it.
+    pub(super) fn plan(&mut self, from: u64, to: u64) {
+        let term = self.report(from).term;
+        let lease_from = self.now;
+        let permit = self.next_permit(to, Some(Planned { from: ReplicaId(10 + from), term, lease_from }));
+        for to in 1..=3 {
+            self.down(to, SessionDown::Permits(vec![permit.clone()]));
+        }
+    }
+
+    pub(super) fn report(&self, id: u64) -> ReplicaReport {
+        self.nodes[&id].core.partition(GROUP, self.now).expect("hosted").report
+    }
+
+    fn next_permit(&mut self, id: u64, planned: Option<Planned>) -> Permit {
         self.epoch += 1;
-        let permit = Permit {
+        Permit {
             group: GROUP,
             epoch: PermitEpoch(self.epoch),
             candidate: ReplicaId(10 + id),
@@ -166,9 +187,7 @@ impl Cluster {
             basis: Vec::new(),
             clear: true,
             kind: PermitKind::Normal,
-        };
-        for to in 1..=3 {
-            self.down(to, SessionDown::Permits(vec![permit.clone()]));
+            planned,
         }
     }
 

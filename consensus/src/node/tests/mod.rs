@@ -1,5 +1,6 @@
 //! The node's core among its peers, one test per rule.
 
+mod handoff;
 mod harness;
 mod host;
 mod leases;

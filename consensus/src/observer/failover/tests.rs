@@ -18,6 +18,7 @@ fn permit(epoch: u64) -> Permit {
         basis: Vec::new(),
         clear: false,
         kind: PermitKind::Normal,
+        planned: None,
     }
 }
 

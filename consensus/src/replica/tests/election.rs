@@ -154,6 +154,7 @@ fn vote_request<P: Policy>(
         ended: Vec::new(),
         veto_wait: None,
         last: None,
+        forwarded: None,
         message,
     }
 }

@@ -356,6 +356,7 @@ impl<P: Policy> Cluster<P> {
             basis: basis.to_vec(),
             clear,
             kind: PermitKind::Normal,
+            planned: None,
         }
     }
 
