@@ -28,6 +28,12 @@ impl<P: Policy> NodeCore<P> {
         (replica.role() == Role::Leader).then(|| (replica.term(), replica.won_epoch()))
     }
 
+    /// Raft term of the replica.
+    #[must_use]
+    pub fn term(&self, group: GroupId) -> Option<Term> {
+        self.live(group).map(|partition| partition.replica.term())
+    }
+
     /// Digest of the machine at its high watermark.
     #[must_use]
     pub fn digest(&self, group: GroupId) -> Option<(Offset, Digest)> {

@@ -1,6 +1,7 @@
-//! Leader completeness: a new leader's log holds every entry that was committed before it was elected.
+//! Leader completeness: a leader's log holds every entry that was committed in an earlier term. (A candidate that slept may
+//! win an old term late: what a newer one has committed since need not be there.)
 
-use quorate_proto::ids::{GroupId, NodeId, Term};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, Term};
 
 use super::logs::Logs;
 use super::offsets::Offsets;
@@ -24,7 +25,8 @@ pub fn elected(
     logs: &Logs,
 ) -> Result<(), Violation> {
     let first = logs.first(node, group);
-    for (index, committed) in offsets.entries(group).filter(|(index, _)| first.is_some_and(|first| *index >= first)) {
+    let due = |(index, _, by): &(LogIndex, Term, Term)| first.is_some_and(|first| *index >= first) && *by < term;
+    for (index, committed, _) in offsets.entries(group).filter(due) {
         let found = logs.term(node, group, index);
         if found != Some(committed) {
             let what = format!(

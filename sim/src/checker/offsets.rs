@@ -12,15 +12,24 @@ use crate::time::Instant;
 /// Name in violations.
 pub const NAME: &str = "offset is a function";
 
+/// One entry, as the first replica applied it.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    term: Term,
+    hash: blake3::Hash,
+    /// That replica's term then: it was committed in this one or earlier.
+    committed_by: Term,
+}
+
 /// Everything ever applied anywhere.
 #[derive(Debug, Default)]
 pub struct Offsets {
-    entries: BTreeMap<(GroupId, LogIndex), (Term, blake3::Hash)>,
+    entries: BTreeMap<(GroupId, LogIndex), Entry>,
     records: BTreeMap<(GroupId, Offset), (Bytes, LogIndex)>,
 }
 
 impl Offsets {
-    /// `node` applied `entry`, or got it in a snapshot.
+    /// `node` applied `entry` while in term `own`, or got it in a snapshot.
     ///
     /// # Errors
     /// Another replica applied something else there.
@@ -28,7 +37,7 @@ impl Offsets {
         &mut self,
         now: Instant,
         group: GroupId,
-        node: NodeId,
+        (node, own): (NodeId, Term),
         entry: &AppliedEntry,
     ) -> Result<(), Violation> {
         let mut hasher = blake3::Hasher::new();
@@ -38,16 +47,16 @@ impl Offsets {
             hasher.update(&batch.prefix);
             hasher.update(&batch.body);
         }
-        let seen = (entry.term, hasher.finalize());
-        let known = self.entries.insert((group, entry.index), seen);
-        if let Some(first) = known {
-            if first == seen {
+        let (term, hash) = (entry.term, hasher.finalize());
+        if let Some(first) = self.entries.get(&(group, entry.index)) {
+            if (first.term, first.hash) == (term, hash) {
                 return Ok(());
             }
             let what =
-                format!("{node} applied something else at {group} {} ({} after {})", entry.index, entry.term, first.0);
+                format!("{node} applied something else at {group} {} ({term} after {})", entry.index, first.term);
             return Err(Violation::new(NAME, now, what));
         }
+        self.entries.insert((group, entry.index), Entry { term, hash, committed_by: own });
         for (offset, value) in entry.batches.iter().flat_map(crate::storage::read) {
             let (known, _) = self.records.entry((group, offset)).or_insert_with(|| (value.clone(), entry.index));
             if *known != value {
@@ -58,17 +67,17 @@ impl Offsets {
         Ok(())
     }
 
-    /// Entries applied anywhere.
-    pub fn entries(&self, group: GroupId) -> impl Iterator<Item = (LogIndex, Term)> + '_ {
+    /// Entries applied anywhere: index, term, and the term by which they were committed.
+    pub fn entries(&self, group: GroupId) -> impl Iterator<Item = (LogIndex, Term, Term)> + '_ {
         let range = (group, LogIndex::ZERO)..=(group, LogIndex(u64::MAX));
-        self.entries.range(range).map(|((_, index), (term, _))| (*index, *term))
+        self.entries.range(range).map(|((_, index), entry)| (*index, entry.term, entry.committed_by))
     }
 
     /// Entry that holds a record.
     #[must_use]
     pub fn entry_of(&self, group: GroupId, offset: Offset) -> Option<(LogIndex, Term)> {
         let (_, index) = self.records.get(&(group, offset))?;
-        self.entries.get(&(group, *index)).map(|(term, _)| (*index, *term))
+        self.entries.get(&(group, *index)).map(|entry| (*index, entry.term))
     }
 
     /// Every record ever applied anywhere.

@@ -106,13 +106,18 @@ impl<P: Policy> World<P> {
     }
 
     fn append(&mut self, id: NodeId, group: GroupId, entries: Vec<AppliedEntry>) {
+        let own = self.term_of(id, group);
         for entry in &entries {
-            let result = self.checkers.offsets.applied(self.now, group, id, entry);
+            let result = self.checkers.offsets.applied(self.now, group, (id, own), entry);
             self.check(result);
             let result = self.checkers.log_time.applied(self.now, group, entry.index, entry.log_time);
             self.check(result);
         }
         self.node_mut(id).segments.entry(group).or_default().append(entries);
+    }
+
+    fn term_of(&self, id: NodeId, group: GroupId) -> Term {
+        self.nodes[&id].process.as_ref().and_then(|process| process.core.term(group)).unwrap_or_default()
     }
 
     fn view(&mut self, id: NodeId, group: GroupId, view: View) {
@@ -220,8 +225,9 @@ impl<P: Policy> World<P> {
             return;
         };
         let image = parcel.segments.image(index, data.clone());
+        let own = self.term_of(id, group);
         for entry in &parcel.segments.entries {
-            let result = self.checkers.offsets.applied(self.now, group, id, entry);
+            let result = self.checkers.offsets.applied(self.now, group, (id, own), entry);
             self.check(result);
         }
         self.node_mut(id).segments.insert(group, parcel.segments);
