@@ -55,12 +55,12 @@ impl<P: Policy> World<P> {
                 let ticket = Ticket(self.fresh_id());
                 self.notices.insert(ticket, (notice.node, notice.incarnation));
                 let event = ObserverEvent::ExitNotice { ticket, notice: notice.clone() };
-                self.to_observer_soon(observer, event);
+                self.tell_soon(observer, event);
             }
         }
     }
 
-    fn to_observer_soon(&mut self, observer: NodeId, event: ObserverEvent) {
+    fn tell_soon(&mut self, observer: NodeId, event: ObserverEvent) {
         let incarnation = self.observers[&observer].incarnation;
         let delay = self.chance.span(Duration::from_micros(100), Duration::from_micros(600));
         self.after(delay, What::ToObserver(observer, incarnation, Box::new(event)));
@@ -90,7 +90,7 @@ impl<P: Policy> World<P> {
         hello.lock = LockProof { boot_id: "another host".into(), dev: 2, ino: 2 };
         for observer in OBSERVERS.into_iter().filter(|id| self.observers[id].process.is_some()).collect::<Vec<_>>() {
             let session = Ticket(self.fresh_id());
-            self.to_observer_soon(observer, ObserverEvent::SessionOpened { session });
+            self.tell_soon(observer, ObserverEvent::SessionOpened { session });
             let message = Box::new(SessionUp::Hello(hello.clone()));
             let incarnation = self.observers[&observer].incarnation;
             let event = Box::new(ObserverEvent::Session { session, message });
