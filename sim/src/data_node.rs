@@ -78,6 +78,8 @@ pub struct DataNode<P: Policy> {
     pub stop_inside: Option<Duration>,
     /// Few publishes may wait.
     pub tight: bool,
+    /// How often the host lost its power.
+    pub boots: u64,
     /// Exit by B3 leaves the log suspect (B2).
     pub suspect: bool,
 }
@@ -97,6 +99,7 @@ impl<P: Policy> DataNode<P> {
             paused_until: None,
             stop_inside: None,
             tight: false,
+            boots: 0,
             suspect: false,
         }
     }
@@ -174,7 +177,7 @@ impl<P: Policy> DataNode<P> {
             address: format!("node-{}:9000", self.id.0),
             peer_address: format!("node-{}:9001", self.id.0),
             fault_domain: format!("rack-{}", self.id.0),
-            lock: LockProof { boot_id: format!("boot-{}", self.id.0), dev: 1, ino: self.id.0 },
+            lock: LockProof { boot_id: format!("boot-{}-{}", self.id.0, self.boots), dev: 1, ino: self.id.0 },
             supervisor_hash: blake3::hash(secret(self.id).as_bytes()).to_hex().to_string(),
             version: "sim".into(),
             pid: 1,

@@ -31,6 +31,11 @@ pub enum Fault {
         /// The supervisor lives and tells.
         notice: bool,
     },
+    /// All data nodes lose their power at the same instant (case 1).
+    PowerCut {
+        /// How long they are down at most.
+        down: Duration,
+    },
     /// SIGTERM: the core closes, then the process exits and is started again.
     Stop {
         /// Who.

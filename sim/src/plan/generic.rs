@@ -13,6 +13,7 @@ pub(super) const EXERCISES: &[&str] = &[
     "resigned shutdown",
     "exit notices",
     "forged notices",
+    "power cuts",
     "flush errors",
     "wall clock steps",
     "snapshots installed",
@@ -26,7 +27,10 @@ pub(super) const EXERCISES: &[&str] = &[
 
 pub(super) fn draw(chance: &mut Chance) -> Plan {
     let count = chance.between(3, 14);
-    let faults = (0..count).map(|_| (at(chance.between(3_000, 11_000)), random(chance))).collect();
+    let mut faults: Vec<_> = (0..count).map(|_| (at(chance.between(3_000, 11_000)), random(chance))).collect();
+    if chance.one_in(150) {
+        faults.push((at(chance.between(4_000, 10_000)), Fault::PowerCut { down: MS(chance.between(200, 2_000)) }));
+    }
     let weather = often(chance, Weather::ROUGH);
     Plan { tight: chance.one_in(400), ..Plan::healing(faults, 13_000, weather) }
 }

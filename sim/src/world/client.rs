@@ -63,11 +63,10 @@ impl<P: Policy> World<P> {
             if self.net.is_cut(host, Host::Client) || !observer.awake(self.now) {
                 continue;
             }
-            let found = observer.process.as_ref().and_then(|process| super::observer::routes(&process.core));
-            if let Some((version, routes)) = found {
-                if version > newest.as_ref().map_or(self.newest_routes, |(version, _)| *version) {
-                    newest = Some((version, routes));
-                }
+            let Some(process) = &observer.process else { continue };
+            let known = newest.as_ref().map_or(self.newest_routes, |(version, _)| *version);
+            if process.core.directory().version().0 > known {
+                newest = super::observer::routes(&process.core).or(newest);
             }
         }
         if let Some((version, routes)) = newest {

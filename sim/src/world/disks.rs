@@ -88,6 +88,7 @@ impl<P: Policy> World<P> {
             checkpoint.map_or(compacted, |value| crate::storage::decode_checkpoint(value).0 .0.max(compacted))
         });
         node.suspect = true;
+        node.boots += 1;
         if lost > 0 {
             self.coverage.count("tails lost");
             self.coverage.count("faults that bit");

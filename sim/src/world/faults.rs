@@ -49,6 +49,15 @@ impl<P: Policy> World<P> {
                 }
                 Host::Client | Host::Reader => {}
             },
+            Fault::PowerCut { down } => {
+                self.coverage.count("power cuts");
+                for id in NODES {
+                    let down = self.chance.span(Duration::from_millis(50), down);
+                    // The supervisors are gone as well.
+                    self.crash(id, false, down);
+                    self.node_mut(id).boots += 1;
+                }
+            }
             Fault::Stop { target, down } => self.on_node(target, |world, id| world.node_stop(id, down)),
             Fault::Pause { target, span, inside: true } => {
                 self.on_node(target, |world, id| world.node_mut(id).stop_inside = Some(span));

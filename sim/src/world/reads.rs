@@ -16,7 +16,7 @@ impl<P: Policy> World<P> {
         if self.now >= self.plan.stop {
             return;
         }
-        let pause = self.chance.span(Duration::from_millis(2), Duration::from_millis(40));
+        let pause = self.chance.span(Duration::from_millis(5), Duration::from_millis(60));
         self.after(pause, What::Read);
         if self.groups.is_empty() {
             return;
