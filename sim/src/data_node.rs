@@ -38,6 +38,8 @@ pub struct Process<P: Policy> {
     pub tick_due: Instant,
     /// Last word of F1 per group, as readers on other threads see it.
     pub serve_until: BTreeMap<GroupId, BootTime>,
+    /// Term that this word was last published in.
+    pub terms: BTreeMap<GroupId, quorate_proto::ids::Term>,
     /// A turn that was stopped in its middle.
     pub open_turn: Option<OpenTurn>,
     /// SIGTERM came.
@@ -135,6 +137,7 @@ impl<P: Policy> DataNode<P> {
             turn_due: false,
             tick_due: Instant(u64::MAX),
             serve_until: BTreeMap::new(),
+            terms: BTreeMap::new(),
             open_turn: None,
             closing: false,
         });

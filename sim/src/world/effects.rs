@@ -135,7 +135,10 @@ impl<P: Policy> World<P> {
         let end = if until == BootTime::ZERO { Instant::default() } else { node.clock.when(until, now) };
         let Some(process) = &mut node.process else { return };
         process.serve_until.insert(group, until);
-        let term = process.core.leads(group).map_or(Term::ZERO, |(term, _)| term);
+        // A word that the same turn takes back belongs to the term that was just given up.
+        let known = process.terms.get(&group).copied().unwrap_or_default();
+        let term = process.core.leads(group).map_or(known, |(term, _)| term);
+        process.terms.insert(group, term);
         let result = self.checkers.serving.gain(now, group, id, term, end);
         self.check(result);
     }

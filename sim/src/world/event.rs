@@ -70,6 +70,8 @@ pub(crate) enum What {
     Arrive(u64, bool, Message),
     /// Both ends of a stream learn that it is gone.
     StreamUp(u64),
+    /// An observer closed the stream.
+    Close(u64),
     /// A supervisor (again) tells the observers of an exit.
     Notice(ExitNotice, u32),
     /// A closing process is killed if it still runs; then it stays down for so long.
@@ -115,6 +117,7 @@ impl<P: Policy> World<P> {
             }
             What::Arrive(stream, forward, message) => self.arrive(stream, forward, message),
             What::StreamUp(stream) => self.stream_up(stream),
+            What::Close(stream) => self.break_stream(stream),
             What::Notice(notice, again) => self.notice(notice, again),
             What::Kill(id, incarnation, down) => self.kill(id, incarnation, down),
             What::Start(host) => self.start(host),

@@ -16,6 +16,9 @@ use super::{Message, What, World, OBSERVERS, PARTITIONS, TOPIC};
 use crate::disk::{Done, Job};
 use crate::net::Host;
 
+/// A session that an observer closes delivers what was written to it within this.
+const FLUSHED: Duration = Duration::from_millis(2);
+
 /// Wall clock at the start of a run, microseconds since the Unix epoch.
 const EPOCH_US: i64 = 1_790_000_000_000_000;
 
@@ -224,7 +227,8 @@ impl<P: Policy> World<P> {
                 self.count_lease_answers(&message);
                 self.write(session.0, false, Message::Down(message));
             }
-            ObserverEffect::CloseSession { session } => self.break_stream(session.0),
+            // What was written before is still delivered.
+            ObserverEffect::CloseSession { session } => self.after(FLUSHED, What::Close(session.0)),
             ObserverEffect::DirectoryChanged { version } => {
                 self.push_routes();
                 let incarnation = self.observers[&id].incarnation;

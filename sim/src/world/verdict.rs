@@ -31,6 +31,8 @@ impl<P: Policy> World<P> {
         self.coverage.add("cut messages", self.net.dropped_by_cut);
         self.coverage.add("digests compared", self.checkers.digests.count() as u64);
         self.coverage.add("faults that bit", u64::from(self.net.dropped_by_cut > 0));
+        let cleared = NODES.iter().filter(|id| self.trusts_its_log_again(**id)).count();
+        self.coverage.add("suspicions cleared", cleared as u64);
         if self.violation.is_some() {
             return;
         }
@@ -99,6 +101,15 @@ impl<P: Policy> World<P> {
             status.is_some_and(|s| s.report.role != Role::Quarantined && !s.report.suspect_log)
         };
         NODES.iter().filter(sound).count() >= 2
+    }
+
+    fn trusts_its_log_again(&self, id: NodeId) -> bool {
+        let node = &self.nodes[&id];
+        let clock = node.clock.read(self.now);
+        let sound = |core: &quorate_consensus::node::NodeCore<P>| {
+            self.groups.iter().all(|group| !core.is_suspect(*group, clock))
+        };
+        node.suspect && node.process.as_ref().is_some_and(|process| sound(&process.core))
     }
 
     fn leader_lost_observers(&self) -> bool {
