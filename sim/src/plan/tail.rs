@@ -5,8 +5,9 @@ use super::{at, Fault, Plan, Target, MS};
 use crate::net::Weather;
 use crate::rng::Chance;
 
-/// What a batch must exercise.
-pub(super) const EXERCISES: &[&str] = &["tails lost", "veto suspect", "suspicions cleared"];
+/// What a batch must exercise. (Not "suspicions cleared": a replica that restarts while nobody leads takes the first leader
+/// that it hears for one that may have led before, so only the second one clears it.)
+pub(super) const EXERCISES: &[&str] = &["tails lost", "veto suspect"];
 
 pub(super) fn draw(chance: &mut Chance) -> Plan {
     let mut faults = Vec::new();
