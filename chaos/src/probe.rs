@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
+use quorate_proto::v1;
 use quorate_proto::v1::admin_client::AdminClient;
 use quorate_proto::v1::admin_server::{Admin, AdminServer};
 use quorate_proto::v1::{CreateTopicRequest, TopicDescription};
@@ -98,6 +99,21 @@ struct Echo;
 impl Admin for Echo {
     async fn create_topic(&self, request: Request<CreateTopicRequest>) -> Result<Response<TopicDescription>, Status> {
         Ok(Response::new(TopicDescription { name: request.into_inner().topic, ..TopicDescription::default() }))
+    }
+
+    async fn handoff(&self, _: Request<v1::HandoffRequest>) -> Result<Response<v1::HandoffResponse>, Status> {
+        Err(Status::unimplemented("only an echo"))
+    }
+
+    async fn drain_node(&self, _: Request<v1::DrainNodeRequest>) -> Result<Response<v1::DrainNodeResponse>, Status> {
+        Err(Status::unimplemented("only an echo"))
+    }
+
+    async fn unpin_leader(
+        &self,
+        _: Request<v1::UnpinLeaderRequest>,
+    ) -> Result<Response<v1::UnpinLeaderResponse>, Status> {
+        Err(Status::unimplemented("only an echo"))
     }
 }
 

@@ -61,9 +61,12 @@ pub enum Verb {
     /// Look at partitions
     #[command(subcommand)]
     Partition(PartitionVerb),
-    /// Look at data nodes and observers
+    /// Look at data nodes and observers, drain data nodes
     #[command(subcommand)]
     Node(NodeVerb),
+    /// Move leaders on purpose
+    #[command(subcommand)]
+    Leader(LeaderVerb),
     /// Publish rows of a file or standard input
     Produce(ProduceArgs),
     /// Read messages
@@ -156,6 +159,43 @@ pub enum PartitionVerb {
 pub enum NodeVerb {
     /// List data nodes and observers
     List,
+    /// Hand every leader of a node over and give it none; ends when no leader is left there
+    #[command(after_help = "Example:\n  quorate node drain node-1")]
+    Drain {
+        /// Name or number of the data node
+        node: String,
+        /// Give up waiting after so long; the node stays drained
+        #[arg(long, default_value = "60s", value_parser = crate::span::parse_span)]
+        within: std::time::Duration,
+    },
+    /// Let a drained node lead again
+    Undrain {
+        /// Name or number of the data node
+        node: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum LeaderVerb {
+    /// Move a partition's leader to another replica, without a failed request
+    #[command(
+        after_help = "The leader belongs there from now on and returns there after a failover, until\n`quorate leader unpin`; --no-pin moves it once.\n\nExample:\n  quorate leader handoff orders/0 --to node-2"
+    )]
+    Handoff {
+        /// Topic and number: orders/0
+        partition: String,
+        /// Name or number of the data node
+        #[arg(long)]
+        to: String,
+        /// Move it once, without keeping it there
+        #[arg(long)]
+        no_pin: bool,
+    },
+    /// Leave the place of a partition's leader to the cluster again
+    Unpin {
+        /// Topic and number: orders/0
+        partition: String,
+    },
 }
 
 #[derive(Debug, ClapArgs)]

@@ -7,6 +7,7 @@ mod connect;
 mod consume;
 mod dev;
 mod fail;
+mod leader;
 mod node;
 mod observer;
 mod output;
@@ -50,6 +51,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
         Verb::Topic(topic) => client_side(topic::run(topic, &global, output)),
         Verb::Partition(partition) => client_side(partition::run(partition, &global, output)),
         Verb::Node(node) => client_side(node::run(node, &global, output)),
+        Verb::Leader(leader) => client_side(leader::run(leader, &global, output)),
         Verb::Produce(produce) => client_side(produce::run(produce, &global, output)),
         Verb::Consume(consume) => client_side(consume::run(consume, &global, output)),
         Verb::Slo(slo) => client_side(slo::run(slo, &global, output)),

@@ -37,6 +37,13 @@ impl Output {
         }
     }
 
+    /// The state of something long, on one line that the next one replaces; an empty text clears it.
+    pub fn progress(&self, text: &str) {
+        if self.watched() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+
     /// A person watches standard error.
     pub fn watched(&self) -> bool {
         !self.quiet && std::io::stderr().is_terminal()

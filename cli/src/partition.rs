@@ -30,7 +30,7 @@ pub async fn run(verb: PartitionVerb, global: &Global, output: &Output) -> Resul
 }
 
 /// `T/P`; topics may hold a slash themselves (`namespace/name`).
-fn parse(text: &str) -> Result<(String, u32), Fail> {
+pub fn parse(text: &str) -> Result<(String, u32), Fail> {
     let parts = text.rsplit_once('/').and_then(|(topic, number)| Some((topic.to_owned(), number.parse().ok()?)));
     parts.ok_or_else(|| Fail::usage(format!("`{text}` names no partition; write topic/number, as in orders/0")))
 }
@@ -73,6 +73,7 @@ pub fn value(p: &PartitionDescription) -> Value {
         "lease_remaining_ms": (p.lease_remaining_ms >= 0).then_some(p.lease_remaining_ms),
         "high_watermark": p.high_watermark,
         "digest": (!p.digest.is_empty()).then(|| p.digest.clone()),
+        "pinned_to": (!p.pinned_to.is_empty()).then(|| p.pinned_to.clone()),
         "authoritative": p.authoritative,
         "as_of_us": p.as_of_us,
     })
@@ -82,6 +83,9 @@ fn show(output: &Output, p: &PartitionDescription) {
     let lease = if p.lease_remaining_ms < 0 { "unknown".to_owned() } else { format!("{} ms", p.lease_remaining_ms) };
     output.line(&format!("{}/{} (group {})", p.topic, p.partition, p.group_id));
     output.line(&format!("leader {}, epoch {}, lease {lease}, end {}", leader(p), p.epoch, p.high_watermark));
+    if !p.pinned_to.is_empty() {
+        output.line(&format!("pinned to {} (`quorate leader unpin` takes that back)", p.pinned_to));
+    }
     if !p.digest.is_empty() {
         output.line(&format!("digest {}", p.digest));
     }

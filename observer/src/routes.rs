@@ -33,12 +33,11 @@ impl Picture {
     pub fn take(core: &ObserverCore, leader_address: Option<&str>, now: BootTime) -> Self {
         let directory = core.directory();
         let node = |(id, node): (&NodeId, &quorate_consensus::directory::Node)| {
-            let view = core.view().node(*id);
             let state = if !node.is_live() {
                 v1::NodeState::NodeDead
             } else if core.view().suspect(*id, now) {
                 v1::NodeState::NodeSuspect
-            } else if view.is_some_and(|v| v.draining) {
+            } else if core.view().draining(directory, *id) {
                 v1::NodeState::NodeDraining
             } else {
                 v1::NodeState::NodeUp
@@ -119,6 +118,7 @@ fn topic_route(directory: &Directory, topic: &Topic) -> v1::TopicRoute {
             leader_node: directory.leader_of(*group).map_or(0, |(node, _)| node.get()),
             // A leader that is gone keeps its epoch: only a newer one may take its place.
             epoch: lease.map_or(0, |l| l.term.get()),
+            handed_over: directory.partition(*group).is_some_and(quorate_consensus::directory::Partition::handed_over),
         }
     };
     v1::TopicRoute {

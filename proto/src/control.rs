@@ -371,6 +371,8 @@ pub enum SessionDown {
         cluster_time: LogTime,
         /// The observer that leads, if known.
         observer_leader: Option<NodeId>,
+        /// By the observer leader to a draining node: no other node can take its leaders now.
+        nobody_else: bool,
     },
 }
 

@@ -92,7 +92,9 @@ pub struct ServerConfig {
     pub segment_bytes: u64,
     /// A client whose stream takes no answer for this long is cut off.
     pub client_stall_ms: u64,
-    /// Closing takes at most this long.
+    /// A closing node hands its leaders over for at most this long …
+    pub drain_ms: u64,
+    /// … and then takes at most this long to close.
     pub close_ms: u64,
 }
 
@@ -122,7 +124,8 @@ impl Default for ServerConfig {
             storage_queue_bytes: 64 << 20,
             segment_bytes: 64 << 20,
             client_stall_ms: 30_000,
-            close_ms: 20_000,
+            drain_ms: 20_000,
+            close_ms: 5_000,
         }
     }
 }
@@ -218,6 +221,12 @@ impl ServerConfig {
         } else {
             &self.fault_domain
         }
+    }
+
+    /// How long a closing node hands its leaders over before it gives up what is left.
+    #[must_use]
+    pub fn drain_within(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
     }
 
     /// How long closing may take.

@@ -123,6 +123,7 @@ impl<P: Policy> DataNode<P> {
             },
             seed,
             suspect_log: self.suspect,
+            lost_groups: std::collections::BTreeSet::new(),
             observer_loss: ObserverLoss::default(),
         };
         let mut core = NodeCore::new(config, clock);

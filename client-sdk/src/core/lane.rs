@@ -132,6 +132,10 @@ impl<T> Lane<T> {
             return;
         }
         let Some(node) = self.target.choose(now) else { return };
+        // A leader that handed over answers what it has, before anything goes to the next one: order is kept.
+        if self.window.iter().any(|batch| batch.sent_to.is_some_and(|at| at != node)) {
+            return;
+        }
         let again = self.window.iter().any(|batch| batch.sent_to.is_none());
         // What was refused or broke off goes again only when nothing is in flight: order is kept by sending all of it.
         if again && self.in_flight() {

@@ -200,7 +200,8 @@ impl<T> Lane<T> {
         }
         let Some(leader) = route.leader else { return };
         for batch in &mut self.window {
-            let moved = batch.sent_to.is_some_and(|node| node != leader);
+            // One that handed over on purpose still answers what it was sent (H1).
+            let moved = !route.handed_over && batch.sent_to.is_some_and(|node| node != leader);
             let superseded = batch.sent_to == Some(leader) && route.epoch > old.epoch && !followed_hint;
             if moved || superseded {
                 batch.sent_to = None;

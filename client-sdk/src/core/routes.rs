@@ -16,6 +16,8 @@ pub struct PartitionRoute {
     pub leader: Option<NodeId>,
     /// Leader epoch (Raft term): a route with a higher one supersedes.
     pub epoch: Term,
+    /// The leader before handed over on purpose: it answers what was sent to it.
+    pub handed_over: bool,
 }
 
 /// Routes of one topic.
@@ -75,7 +77,12 @@ impl TopicRoutes {
 
 impl From<&v1::PartitionRoute> for PartitionRoute {
     fn from(route: &v1::PartitionRoute) -> Self {
-        Self { group: GroupId(route.group_id), leader: NodeId(route.leader_node).non_zero(), epoch: Term(route.epoch) }
+        Self {
+            group: GroupId(route.group_id),
+            leader: NodeId(route.leader_node).non_zero(),
+            epoch: Term(route.epoch),
+            handed_over: route.handed_over,
+        }
     }
 }
 
@@ -177,7 +184,13 @@ mod tests {
             hash: SLOT_HASH.into(),
             slot_count: u32::from(SLOT_COUNT),
             slots: vec![v1::SlotRun { first: 0, count: u32::from(SLOT_COUNT), partition: 0 }],
-            partitions: vec![v1::PartitionRoute { partition: 0, group_id: 2, leader_node: leader, epoch }],
+            partitions: vec![v1::PartitionRoute {
+                partition: 0,
+                group_id: 2,
+                leader_node: leader,
+                epoch,
+                handed_over: false,
+            }],
         }
     }
 

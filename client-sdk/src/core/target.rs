@@ -183,7 +183,7 @@ mod tests {
     const T0: BootTime = BootTime(1_000_000_000);
 
     fn route(leader: u64, epoch: u64) -> PartitionRoute {
-        PartitionRoute { group: GroupId(2), leader: NodeId(leader).non_zero(), epoch: Term(epoch) }
+        PartitionRoute { group: GroupId(2), leader: NodeId(leader).non_zero(), epoch: Term(epoch), handed_over: false }
     }
 
     fn refusal(reason: Reason) -> Refusal {

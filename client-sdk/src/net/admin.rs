@@ -59,6 +59,65 @@ impl Admin {
         .await
     }
 
+    /// Moves a partition's leader to the node of this name or number, without a failed request. With `pin` it belongs
+    /// there until [`Self::unpin_leader`]. Answered once the target leads.
+    ///
+    /// # Errors
+    /// `LAGGING`, `REFUSED_UNSAFE` (the target is draining, sick, or had a fault within 30 s), `HANDOFF` (it did not take
+    /// over), `BUSY`, `NO_LEADER`, `INVALID_ARGUMENT`; each says why and what to do.
+    pub async fn handoff(
+        &self,
+        topic: &str,
+        partition: PartitionNo,
+        to_node: &str,
+        pin: bool,
+    ) -> Result<v1::PartitionDescription, Refusal> {
+        let request = v1::HandoffRequest {
+            topic: full_name(topic)?,
+            partition: partition.get(),
+            to_node: to_node.to_owned(),
+            pin,
+        };
+        let answer = self
+            .call(|channel| {
+                let request = request.clone();
+                async move { AdminClient::new(channel).handoff(request).await }
+            })
+            .await?;
+        Ok(answer.partition.unwrap_or_default())
+    }
+
+    /// Drains a node (its leaders are handed over and it gets none), or takes that back. Answered once recorded; the
+    /// leaders follow.
+    ///
+    /// # Errors
+    /// As [`Self::create_topic`]; `INVALID_ARGUMENT` if there is no such node.
+    pub async fn drain_node(&self, node: &str, drain: bool) -> Result<v1::NodeDescription, Refusal> {
+        let request = v1::DrainNodeRequest { node: node.to_owned(), drain };
+        let answer = self
+            .call(|channel| {
+                let request = request.clone();
+                async move { AdminClient::new(channel).drain_node(request).await }
+            })
+            .await?;
+        Ok(answer.node.unwrap_or_default())
+    }
+
+    /// Leaves the place of a partition's leader to the cluster again.
+    ///
+    /// # Errors
+    /// As [`Self::describe_partition`].
+    pub async fn unpin_leader(&self, topic: &str, partition: PartitionNo) -> Result<v1::PartitionDescription, Refusal> {
+        let request = v1::UnpinLeaderRequest { topic: full_name(topic)?, partition: partition.get() };
+        let answer = self
+            .call(|channel| {
+                let request = request.clone();
+                async move { AdminClient::new(channel).unpin_leader(request).await }
+            })
+            .await?;
+        Ok(answer.partition.unwrap_or_default())
+    }
+
     /// All topics.
     ///
     /// # Errors

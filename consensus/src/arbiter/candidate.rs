@@ -10,10 +10,10 @@ use super::view::Seen;
 use crate::directory::Partition;
 
 /// Rank of a candidate; the greatest is permitted.
-type Rank = (bool, bool, Term, bool, LogIndex, Reverse<usize>);
+type Rank = (bool, bool, Term, bool, LogIndex, bool, Reverse<usize>);
 
 /// Among reports at most `report_age` old with a healthy disk, by: hears a quorum, not draining, last flushed term,
-/// did not fail lately, last flushed index, place in the replica list (the first is the preferred leader).
+/// did not fail lately, last flushed index, pinned by an operator, place in the replica list (the first is the preferred leader).
 /// `failed`: its permit ran out without a leader within the last 10 s. `dead`: a node that is just found dead.
 #[must_use]
 pub fn choose(
@@ -29,7 +29,8 @@ pub fn choose(
         let report = &seen.report;
         let demoted = scene.failed_last && (report.resigned_for_fence || failed(*replica));
         let hears = report.hears_quorum || !scene.failed_last;
-        let rank: Rank = (hears, !view.draining, report.last_term, !demoted, report.last_index, Reverse(place));
+        let (stays, pinned) = (!scene.view.draining(scene.directory, *node), partition.pin == Some(*node));
+        let rank: Rank = (hears, stays, report.last_term, !demoted, report.last_index, pinned, Reverse(place));
         Some((rank, *replica, view.incarnation))
     });
     let (_, candidate, candidate_incarnation) = ranked.max_by_key(|(rank, ..)| *rank)?;
@@ -48,7 +49,7 @@ pub fn choose(
 
 /// A replica that may be permitted: fresh report, healthy disk, alive, reachable by a directive, with a log that may
 /// vote. One that still calls itself leader must resign first: a leader that campaigns would only depose itself.
-fn eligible<'a>(scene: &Scene<'a>, partition: &Partition, node: NodeId) -> Option<&'a Seen> {
+pub(super) fn eligible<'a>(scene: &Scene<'a>, partition: &Partition, node: NodeId) -> Option<&'a Seen> {
     let view = scene.view.node(node)?;
     let seen = scene.view.report(scene.directory, partition.group, node)?;
     let fresh = scene.now.since(seen.at) <= scene.timing.report_age;

@@ -25,8 +25,8 @@ pub enum Cause {
     LeaseLapsed,
     /// Its disk fails or stalls.
     Disk,
-    /// Its node is being drained.
-    Draining,
+    /// It was handed over on purpose (H1).
+    Handoff,
     /// It released its term.
     Released,
     /// No replica says that it leads.
@@ -41,7 +41,7 @@ impl fmt::Display for Cause {
             Self::FenceLost => "fence_lost",
             Self::LeaseLapsed => "lease_lapsed",
             Self::Disk => "disk",
-            Self::Draining => "draining",
+            Self::Handoff => "handoff",
             Self::Released => "released",
             Self::NoLeader => "no_leader",
         })
@@ -187,5 +187,6 @@ fn fault(scene: &Scene<'_>, partition: &Partition, leader: Leader, elected_at: B
     if !leased && now.since(elected_at) > first_lease_patience(timing) {
         return Some((Cause::LeaseLapsed, elected_at));
     }
-    node.draining.then_some((Cause::Draining, now))
+    // One that is only being drained goes on until it has handed over (H2).
+    None
 }

@@ -9,6 +9,7 @@
 //! that is still good. When the holder itself is lost, or the old leader's death arrives, the next comes at once.
 
 mod candidate;
+mod handoff;
 mod health;
 mod view;
 
@@ -20,6 +21,7 @@ use quorate_proto::ids::{GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, T
 use quorate_proto::time::BootTime;
 
 pub use candidate::choose;
+pub use handoff::{plan, target};
 pub use health::{assess, reported_leader, Cause, Health, Leader, Scene};
 pub use view::{ClusterView, NodeView, Seen, BROKEN_GRACE};
 
@@ -178,10 +180,8 @@ impl Arbiter {
         work.failed.retain(|_, at| now.since(*at) < DEMOTED);
         let permit = choose(scene, partition, None, |replica| work.failed.contains_key(&replica))?;
         // Nobody but a node that is being drained is left: it gives the leadership up again, at once perhaps.
-        let draining = partition
-            .node_of(permit.candidate)
-            .and_then(|node| scene.view.node(node))
-            .is_some_and(|view| view.draining);
+        let draining =
+            partition.node_of(permit.candidate).is_some_and(|node| scene.view.draining(scene.directory, node));
         let paced = work.issued.is_none_or(|at| now >= at + BACK_OFF[0]);
         (!draining || paced).then_some(permit)
     }

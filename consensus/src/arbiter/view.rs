@@ -25,6 +25,8 @@ pub struct Seen {
     pub report: ReplicaReport,
     /// When it came.
     pub at: BootTime,
+    /// When the node sent it, on the node's own clock.
+    pub sent: BootTime,
 }
 
 /// What is known of one data node.
@@ -70,11 +72,14 @@ pub struct ClusterView {
     started: BootTime,
     observers: usize,
     suspicion: Duration,
+    wal_stall: Duration,
     table_age: Duration,
     nodes: BTreeMap<NodeId, NodeView>,
     tables: BTreeMap<NodeId, Table>,
     /// When each partition was last known to be served.
     served: BTreeMap<GroupId, BootTime>,
+    /// When each node was last seen at fault: silent, dead, its disk failing or slow (H1). A clean start is no fault.
+    faults: BTreeMap<NodeId, BootTime>,
 }
 
 impl ClusterView {
@@ -85,10 +90,12 @@ impl ClusterView {
             started: now,
             observers,
             suspicion: timing.node_heartbeat * timing.missed_heartbeats,
+            wal_stall: timing.wal_stall,
             table_age: timing.arbiter_tick * TABLE_TICKS,
             nodes: BTreeMap::new(),
             tables: BTreeMap::new(),
             served: BTreeMap::new(),
+            faults: BTreeMap::new(),
         }
     }
 
@@ -126,6 +133,10 @@ impl ClusterView {
     /// A beat came. Returns the groups about which it says something new that elections depend on.
     pub fn heartbeat(&mut self, node: NodeId, beat: Heartbeat, now: BootTime) -> Vec<GroupId> {
         let view = self.nodes.entry(node).or_default();
+        let silent = view.session.is_some() && now.since(view.heard) >= self.suspicion;
+        if silent || !beat.disk_ok || beat.wal_age > self.wal_stall {
+            self.faults.insert(node, now);
+        }
         view.heard = now;
         let disk_changed =
             (view.disk_ok, view.draining) != (beat.disk_ok, beat.draining) || beat.wal_age > view.wal_age;
@@ -142,12 +153,29 @@ impl ClusterView {
             if disk_changed || old.is_none_or(|old| signal(&old.report) != signal(&report)) {
                 changed.push(report.group);
             }
-            view.reports.insert(report.group, Seen { report, at: now });
+            view.reports.insert(report.group, Seen { report, at: now, sent: beat.sent });
         }
         if beat.partial {
             view.reports.append(&mut before);
         }
         changed
+    }
+
+    /// The node was found at fault.
+    pub fn fault(&mut self, node: NodeId, now: BootTime) {
+        self.faults.insert(node, now);
+    }
+
+    /// How long ago the node was last seen at fault; `None` = never, as far as this observer knows.
+    #[must_use]
+    pub fn since_fault(&self, node: NodeId, now: BootTime) -> Option<Duration> {
+        self.faults.get(&node).map(|at| now.since(*at))
+    }
+
+    /// An operator drains it, or it is closing.
+    #[must_use]
+    pub fn draining(&self, directory: &Directory, node: NodeId) -> bool {
+        directory.node(node).is_some_and(|n| n.draining) || self.nodes.get(&node).is_some_and(|v| v.draining)
     }
 
     /// Another observer's table came.

@@ -43,6 +43,8 @@ pub enum Applied {
     Died,
     /// A failover is recorded under this number.
     Failover(u64),
+    /// An operator's wish about the place of leaders is recorded.
+    Placed,
     /// Known before; nothing changed.
     Unchanged,
 }
@@ -82,6 +84,8 @@ impl Directory {
                 Ok(if self.die(death.node, death.incarnation) { Applied::Died } else { Applied::Unchanged })
             }
             CommandKind::Failover(failover) => Ok(self.record_failover(*failover)),
+            CommandKind::SetDraining { node, draining } => Ok(self.set_draining(node, draining)),
+            CommandKind::SetPin { group, node } => self.set_pin(group, node),
         };
         Outcome { result, changed: self.version != version }
     }
@@ -160,7 +164,7 @@ impl Directory {
         self.check_registration(&hello)?;
         let id = hello.node;
         let Some(node) = self.nodes.get_mut(&id) else {
-            self.nodes.insert(id, Node { registered: hello, dead: Incarnation::ZERO });
+            self.nodes.insert(id, Node { registered: hello, dead: Incarnation::ZERO, draining: false });
             self.bump_topology();
             return Ok(Applied::Registered { node: id, died: None });
         };
@@ -277,6 +281,13 @@ impl Directory {
         if permit.epoch != partition.permit_epoch.next() || !live {
             return None;
         }
+        // H1: the handoff that was planned is no longer from this leader.
+        let leads = |lease: &Lease, from, term| {
+            (lease.replica, lease.term) == (from, term) && !partition.is_released(from, term)
+        };
+        if permit.planned.is_some_and(|p| !partition.lease.is_some_and(|lease| leads(&lease, p.from, p.term))) {
+            return None;
+        }
         partition.clear_permits(&self.nodes);
         permit.basis = partition.basis(&self.nodes);
         permit.clear = partition.uncleared.is_empty();
@@ -328,6 +339,29 @@ impl Directory {
         true
     }
 
+    fn set_draining(&mut self, id: NodeId, draining: bool) -> Applied {
+        let Some(node) = self.nodes.get_mut(&id).filter(|node| node.draining != draining) else {
+            return Applied::Unchanged;
+        };
+        node.draining = draining;
+        self.bump();
+        Applied::Placed
+    }
+
+    fn set_pin(&mut self, group: GroupId, node: Option<NodeId>) -> Result_ {
+        let Some(partition) = self.partitions.get_mut(&group) else { return Ok(Applied::Unchanged) };
+        if let Some(node) = node.filter(|node| partition.replica_on(*node).is_none()) {
+            let (what, action) = (format!("{node} holds no replica"), "name a node that `partition describe` lists");
+            return Err(Refusal::new(Reason::InvalidArgument, what, group.to_string(), action));
+        }
+        if partition.pin == node {
+            return Ok(Applied::Unchanged);
+        }
+        partition.pin = node;
+        self.bump();
+        Ok(Applied::Placed)
+    }
+
     fn record_failover(&mut self, mut failover: Failover) -> Applied {
         let known = |f: &&Failover| f.group_id == failover.group_id && f.new_term == failover.new_term;
         if self.failovers.iter().rev().any(|f| known(&f)) {
@@ -360,5 +394,6 @@ fn new_partition(group: GroupId, topic: TopicId, number: PartitionNo, replicas: 
         newest: None,
         lease: None,
         released: std::collections::BTreeMap::new(),
+        pin: None,
     }
 }

@@ -100,6 +100,20 @@ pub enum CommandKind {
     Death(Death),
     /// Phases of a failover that is over.
     Failover(Box<Failover>),
+    /// An operator drains a node, or takes that back (H2).
+    SetDraining {
+        /// The node.
+        node: NodeId,
+        /// Its leaders are to go.
+        draining: bool,
+    },
+    /// An operator placed a partition's leader, or leaves the place to the cluster again.
+    SetPin {
+        /// The partition.
+        group: GroupId,
+        /// Where its leader belongs; `None` = anywhere.
+        node: Option<NodeId>,
+    },
 }
 
 /// A command that this software does not know. Applying observers stop: skipping it would make them differ.
@@ -123,7 +137,22 @@ fn field<T>(value: Option<T>, message: &'static str, name: &'static str) -> Resu
     value.ok_or_else(|| ConvertError::new(message, name, "missing, zero or malformed").into())
 }
 
+/// How a death reads that was an orderly exit.
+const CLEAN_EXIT: &str = "exit notice, status 0";
+
 impl Death {
+    /// By the word of a node's supervisor.
+    #[must_use]
+    pub fn noticed(node: NodeId, incarnation: Incarnation, status: i32) -> Self {
+        Self { node, incarnation, how: format!("exit notice, status {status}") }
+    }
+
+    /// The process ended in order: no fault of its node (H1).
+    #[must_use]
+    pub fn clean(&self) -> bool {
+        self.how == CLEAN_EXIT
+    }
+
     fn to_wire(&self) -> wire::RecordDeath {
         wire::RecordDeath { node: self.node.get(), incarnation: self.incarnation.get(), how: self.how.clone() }
     }
@@ -171,6 +200,12 @@ impl DirectoryCommand {
             CommandKind::Death(death) => Kind::Death(death.to_wire()),
             CommandKind::Failover(failover) => {
                 Kind::Failover(wire::RecordFailover { failover: failover.encode_to_vec().into() })
+            }
+            CommandKind::SetDraining { node, draining } => {
+                Kind::Draining(wire::SetDraining { node: node.get(), draining: *draining })
+            }
+            CommandKind::SetPin { group, node } => {
+                Kind::Pin(wire::SetPin { group_id: group.get(), node: node.map_or(0, NodeId::get) })
             }
         };
         let operation_id = if self.operation == OperationId::NONE {
@@ -244,6 +279,14 @@ fn decode_kind(raw: wire::directory_command::Kind) -> Result<CommandKind, Comman
         Kind::Failover(raw) => CommandKind::Failover(Box::new(
             Failover::decode(raw.failover).map_err(|e| CommandError::Malformed(e.to_string()))?,
         )),
+        Kind::Draining(raw) => CommandKind::SetDraining {
+            node: field(NodeId(raw.node).non_zero(), "SetDraining", "node")?,
+            draining: raw.draining,
+        },
+        Kind::Pin(raw) => CommandKind::SetPin {
+            group: field(GroupId(raw.group_id).non_zero(), "SetPin", "group_id")?,
+            node: NodeId(raw.node).non_zero(),
+        },
     })
 }
 

@@ -113,6 +113,13 @@ impl Directory {
         self.nodes.get(&node)
     }
 
+    /// The node of this name, or of this number.
+    #[must_use]
+    pub fn node_named(&self, text: &str) -> Option<&Node> {
+        let number = text.parse().ok().map(NodeId);
+        self.nodes.values().find(|node| node.registered.name == text || Some(node.registered.node) == number)
+    }
+
     /// All topics.
     pub fn topics(&self) -> impl Iterator<Item = &Topic> {
         self.topics.values()

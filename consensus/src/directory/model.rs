@@ -17,6 +17,8 @@ pub struct Node {
     pub registered: Hello,
     /// This incarnation and all older ones are dead (S2).
     pub dead: Incarnation,
+    /// An operator drains it: its leaders are handed over, and it gets none (H2).
+    pub draining: bool,
 }
 
 impl Node {
@@ -69,6 +71,8 @@ pub struct Partition {
     pub lease: Option<Lease>,
     /// Newest released term by replica (H1).
     pub released: BTreeMap<ReplicaId, Term>,
+    /// Node that an operator placed the leader on.
+    pub pin: Option<NodeId>,
 }
 
 impl Partition {
@@ -137,6 +141,13 @@ impl Partition {
         self.uncleared.push(permit.clone());
         self.permit_epoch = permit.epoch;
         self.newest = Some(permit);
+    }
+
+    /// The newest lease was won in a planned handoff (H1): its predecessor answers what was sent to it.
+    #[must_use]
+    pub fn handed_over(&self) -> bool {
+        let won = |lease: &Lease| self.newest.as_ref().is_some_and(|p| p.epoch == lease.epoch && p.planned.is_some());
+        self.lease.as_ref().is_some_and(won)
     }
 
     /// The leader that serves by the log: holder of the newest lease, if it is neither released nor dead.

@@ -39,6 +39,7 @@ impl Directory {
         let node = |n: &Node| wire::NodeRecord {
             registered: Some(registration_to_wire(&n.registered)),
             dead_incarnation: n.dead.get(),
+            draining: n.draining,
         };
         let topic = |t: &Topic| wire::TopicRecord {
             topic_id: Bytes::copy_from_slice(&t.id.to_bytes()),
@@ -91,7 +92,8 @@ impl Directory {
             let registered = record.registered.ok_or_else(|| bad("node without registration"))?;
             let registered = registration_from_wire(registered).map_err(bad)?;
             let dead = Incarnation(record.dead_incarnation);
-            state.nodes.insert(registered.node, Node { registered, dead });
+            let draining = record.draining;
+            state.nodes.insert(registered.node, Node { registered, dead, draining });
         }
         for record in raw.topics {
             let id = TopicId::from_slice(&record.topic_id).ok_or_else(|| bad("topic id"))?;
@@ -141,6 +143,7 @@ fn partition_to_wire(p: &Partition) -> wire::PartitionRecord {
         lease_epoch: lease.epoch.get(),
         lease_incarnation: lease.incarnation.get(),
         released: p.released.iter().map(|(r, t)| wire::Released { replica: r.get(), term: t.get() }).collect(),
+        pin: p.pin.map_or(0, NodeId::get),
     }
 }
 
@@ -163,5 +166,6 @@ fn partition_from_wire(raw: wire::PartitionRecord) -> Result<Partition, StateErr
         newest: raw.newest.map(Permit::try_from).transpose().map_err(bad)?,
         lease,
         released: raw.released.into_iter().map(|r| (ReplicaId(r.replica), Term(r.term))).collect(),
+        pin: NodeId(raw.pin).non_zero(),
     })
 }

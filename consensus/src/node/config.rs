@@ -1,10 +1,11 @@
 //! What a data node's core is told at its start, and its bounds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_proto::control::Hello;
-use quorate_proto::ids::NodeId;
+use quorate_proto::ids::{GroupId, NodeId};
 
 use crate::replica::ObserverLoss;
 use crate::timing::Timing;
@@ -24,6 +25,9 @@ pub struct NodeConfig {
     pub seed: u64,
     /// The WAL may have lost flushed entries (B2): replicas opened from it only veto until they caught up.
     pub suspect_log: bool,
+    /// Groups whose files are here but whose log is gone: made anew under their old ids they only veto, until they have
+    /// caught up with a leader elected since (B2).
+    pub lost_groups: BTreeSet<GroupId>,
     /// What leaders do that cannot renew their lease (L6).
     pub observer_loss: ObserverLoss,
 }

@@ -51,6 +51,10 @@ pub struct NodeCore<P: Policy = Production> {
     heard: BTreeMap<NodeId, BootTime>,
     pub(super) peers: Vec<PeerInfo>,
     pub(super) assignments_version: DirectoryVersion,
+    /// The node wants to be rid of its leaders (H2).
+    pub(super) draining: bool,
+    /// The observer leader says that no other node can take them.
+    pub(super) nobody_else: bool,
     /// Since when the node is closing.
     pub(super) closing: Option<BootTime>,
     /// Publishes admitted and undecided, bytes.
@@ -79,6 +83,8 @@ impl<P: Policy> NodeCore<P> {
             heard: BTreeMap::new(),
             peers: Vec::new(),
             assignments_version: DirectoryVersion::ZERO,
+            draining: false,
+            nobody_else: false,
             closing: None,
             pending: 0,
             unchecked: 0,
@@ -123,6 +129,10 @@ impl<P: Policy> NodeCore<P> {
             NodeEvent::SessionUp(observer) => self.session_up(observer, now, out),
             NodeEvent::SessionLost(_) => {}
             NodeEvent::Session { message, .. } => self.session_down(*message, now, out),
+            NodeEvent::Drain => {
+                self.draining = true;
+                self.disk.beat_soon(now);
+            }
             NodeEvent::Shutdown => {
                 self.closing.get_or_insert(now);
                 self.visit_all(now, out, |partition, turn| partition.refuse_waiting(turn));
@@ -347,6 +357,7 @@ impl<P: Policy> NodeCore<P> {
             leaders: self.partitions.values().filter_map(Hosted::live).filter(|p| p.leading.is_some()).count(),
             wal_age: self.disk.age(now, self.oldest_write),
             disk_ok: self.disk.ok(),
+            nobody_else: self.nobody_else,
             pending_bytes: self.pending,
             quarantined: self.partitions.iter().filter_map(aside).collect(),
             counters: self.counters,

@@ -145,6 +145,8 @@ pub enum NodeEvent {
         /// Bytes waiting.
         bytes: u64,
     },
-    /// Stop taking publishes; leaders resign as well as they can (planned handoff is a later feature).
+    /// Ask the observers to hand this node's leaders over (H2); it goes on serving meanwhile.
+    Drain,
+    /// Stop taking publishes; leaders that are left resign.
     Shutdown,
 }

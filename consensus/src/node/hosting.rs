@@ -89,7 +89,8 @@ impl<P: Policy> NodeCore<P> {
             let members: Vec<ReplicaId> = assignment.members.iter().map(|(replica, _)| *replica).collect();
             let group = assignment.group;
             let stored = encode_assignment(&assignment);
-            self.host(assignment, bootstrap(&members), None, false, now, out);
+            let lost = self.config.lost_groups.contains(&group);
+            self.host(assignment, bootstrap(&members), None, lost, now, out);
             self.visit(group, now, out, |partition, turn| partition.record(vec![(ASSIGNMENT, stored)], turn));
         }
     }

@@ -47,7 +47,10 @@ impl<P: Policy> NodeCore<P> {
             }
             SessionDown::Lease(answer) => self.lease_answered(&answer, now, out),
             SessionDown::Assignments(assignments) => self.assigned(assignments, now, out),
-            SessionDown::HeartbeatAck { sent, cluster_time, .. } => self.cluster.learn(cluster_time, sent),
+            SessionDown::HeartbeatAck { sent, cluster_time, nobody_else, .. } => {
+                self.cluster.learn(cluster_time, sent);
+                self.nobody_else |= nobody_else;
+            }
         }
     }
 
@@ -91,7 +94,7 @@ impl<P: Policy> NodeCore<P> {
             sent: now,
             wal_age: self.disk.age(now, self.oldest_write),
             disk_ok: self.disk.ok(),
-            draining: self.closing.is_some(),
+            draining: self.draining || self.closing.is_some(),
             reports,
             partial,
         }

@@ -55,6 +55,8 @@ pub struct NodeStatus {
     pub replicas: usize,
     /// Those that lead.
     pub leaders: usize,
+    /// It is draining, and the observer leader knows no other node that could take its leaders.
+    pub nobody_else: bool,
     /// Age of the oldest flush in flight, as the last token saw it (B4).
     pub wal_age: Duration,
     /// The WAL failed (B3) or stalls (B4).

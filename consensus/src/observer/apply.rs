@@ -60,6 +60,15 @@ impl<P: Policy> ObserverCore<P> {
             CommandKind::Death(death) => Some((death.node, death.incarnation)),
             _ => None,
         };
+        let unclean = match &command.kind {
+            CommandKind::Death(death) | CommandKind::IssuePermits { death: Some(death), .. } => {
+                (!death.clean()).then_some(death.node)
+            }
+            _ => None,
+        };
+        if let Some(node) = unclean {
+            self.view.fault(node, now);
+        }
         let Outcome { result, .. } = self.directory.apply_as::<P>(at.0, at.1, command);
         // A pending entry of another term lost its place to this one.
         let pending = self.pending.remove(&at.0).filter(|(term, _)| *term == at.1).map(|(_, pending)| pending);
@@ -103,6 +112,7 @@ impl<P: Policy> ObserverCore<P> {
                     self.mark_death(now, node);
                 }
                 for permit in &issued {
+                    self.move_permitted(now, permit);
                     let suspicion = self.arbiter.issued(permit, &self.cfg.timing, now);
                     if let Some(suspicion) = suspicion {
                         self.failovers.permit(permit, suspicion, now);
@@ -116,10 +126,13 @@ impl<P: Policy> ObserverCore<P> {
             }
             Applied::Released => {
                 if let Some(group) = released {
-                    self.arbiter.urge(group);
+                    if !self.is_moving(now, group) {
+                        self.arbiter.urge(group);
+                    }
                     self.examine(now, [group], out);
                 }
             }
+            Applied::Placed => self.begin_moves(now, out),
             Applied::Died => {
                 if let Some((node, _)) = died {
                     self.after_death(now, node, out);
@@ -169,6 +182,7 @@ impl<P: Policy> ObserverCore<P> {
                 if let Some(node) = self.directory.partition(group).and_then(|p| p.node_of(lease.replica)) {
                     self.failovers.lease(group, node, *lease, self.directory.version(), now);
                 }
+                self.move_ended(now, group, *lease, out);
                 LeaseVerdict::Granted
             }
             _ => LeaseVerdict::Superseded,
@@ -180,7 +194,7 @@ impl<P: Policy> ObserverCore<P> {
 
     fn refused(&mut self, refusal: &Refusal, pending: Option<&Pending>, out: &mut Out) {
         match pending {
-            Some(Pending::Topic(ticket)) => {
+            Some(Pending::Admin(ticket)) => {
                 out.push(ObserverEffect::AdminAnswer { ticket: *ticket, result: Err(refusal.clone()) });
             }
             Some(Pending::Register(node)) => {
@@ -201,7 +215,7 @@ impl<P: Policy> ObserverCore<P> {
             Some(Pending::Register(node)) => {
                 self.registering.remove(&node);
             }
-            Some(Pending::Topic(ticket)) => {
+            Some(Pending::Admin(ticket)) => {
                 let answered = out
                     .iter()
                     .any(|e| matches!(e, ObserverEffect::AdminAnswer { ticket: done, .. } if *done == ticket));

@@ -15,6 +15,7 @@ use quorate_proto::v1::Reason;
 use super::clock::ClusterClock;
 use super::config::{observer_of, replica_of, ObserverConfig, StartError};
 use super::failover::Failovers;
+use super::handoff::Moves;
 use super::leases::Leases;
 use super::pending::Pending;
 use super::session::Session;
@@ -47,6 +48,7 @@ pub struct ObserverCore<P: Policy = Production> {
     pub(super) arbiter: Arbiter,
     pub(super) leases: Leases,
     pub(super) failovers: Failovers,
+    pub(super) moves: Moves,
     pub(super) pending: BTreeMap<LogIndex, (Term, Pending)>,
     /// Nodes whose registration is proposed.
     pub(super) registering: BTreeSet<NodeId>,
@@ -106,6 +108,7 @@ impl<P: Policy> ObserverCore<P> {
             arbiter: Arbiter::default(),
             leases: Leases::default(),
             failovers: Failovers::default(),
+            moves: Moves::default(),
             pending: BTreeMap::new(),
             registering: BTreeSet::new(),
             exits: BTreeMap::new(),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_proto::control::{ExitNotice, LastHeard, SessionUp};
-use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PersistId, Term, Ticket};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PartitionNo, PersistId, Term, Ticket};
 use quorate_proto::time::LogTime;
 
 use crate::envelope::Envelope;
@@ -20,6 +20,31 @@ pub enum AdminRequest {
         operation: OperationId,
         /// Topic id if it is new.
         topic_id: quorate_proto::ids::TopicId,
+    },
+    /// Move a partition's leader (H1). Answered once the target serves, or once it is clear that it will not.
+    Handoff {
+        /// `namespace/name`.
+        topic: String,
+        /// Which partition.
+        partition: PartitionNo,
+        /// Name or number of the node.
+        to: String,
+        /// It belongs there from now on.
+        pin: bool,
+    },
+    /// Drain a node, or take that back (H2). Answered once logged; the leaders follow.
+    Drain {
+        /// Name or number of the node.
+        node: String,
+        /// Drain it.
+        draining: bool,
+    },
+    /// Leave the place of a partition's leader to the cluster again.
+    Unpin {
+        /// `namespace/name`.
+        topic: String,
+        /// Which partition.
+        partition: PartitionNo,
     },
 }
 

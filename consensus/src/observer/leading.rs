@@ -12,6 +12,7 @@ use quorate_proto::v1::Reason;
 use super::core::{ObserverCore, Out};
 use super::event::AdminRequest;
 use super::failover::Failovers;
+use super::handoff::Moves;
 use super::pending::Pending;
 use super::ObserverEffect;
 use crate::arbiter::{Arbiter, Scene};
@@ -44,6 +45,7 @@ impl<P: Policy> ObserverCore<P> {
         self.leading = true;
         self.arbiter = Arbiter::default();
         self.failovers = Failovers::default();
+        self.moves = Moves::default();
         self.leases.table.take_over(&self.directory, now, self.cfg.timing.lease);
         if self.directory.cluster() != self.cfg.cluster {
             self.propose(now, CommandKind::Bootstrap(self.cfg.cluster), Pending::Plain, out);
@@ -56,10 +58,11 @@ impl<P: Policy> ObserverCore<P> {
     pub(super) fn step_down(&mut self, out: &mut Out) {
         self.leading = false;
         self.leases.step_down();
+        self.forget_moves(out);
         self.registering.clear();
         self.releasing.clear();
         for (_, (_, pending)) in std::mem::take(&mut self.pending) {
-            if let Pending::Topic(ticket) = pending {
+            if let Pending::Admin(ticket) = pending {
                 let refusal = self.not_leading("topic".to_owned()).of_unknown_fate();
                 out.push(ObserverEffect::AdminAnswer { ticket, result: Err(refusal) });
             }
@@ -79,7 +82,9 @@ impl<P: Policy> ObserverCore<P> {
         for session in sessions {
             self.register(now, session, out);
         }
+        self.judge_moves(now, out);
         self.examine_all(now, out);
+        self.begin_moves(now, out);
         self.record_failovers(now, out);
     }
 
@@ -115,8 +120,12 @@ impl<P: Policy> ObserverCore<P> {
             now,
             failed_last: P::keeps(Rule::FailedLast),
         };
-        let arbiter = &mut self.arbiter;
-        let partitions = groups.into_iter().filter_map(|group| self.directory.partition(group));
+        let (arbiter, moves) = (&mut self.arbiter, &self.moves);
+        // A handoff is not disturbed while its own deadline runs (H2).
+        let partitions = groups
+            .into_iter()
+            .filter(|group| !moves.holds(&scene, *group))
+            .filter_map(|group| self.directory.partition(group));
         let permits: Vec<Permit> = partitions.filter_map(|partition| arbiter.examine(&scene, partition)).collect();
         if !permits.is_empty() {
             self.propose_permits(now, None, permits, out);
@@ -138,7 +147,7 @@ impl<P: Policy> ObserverCore<P> {
         self.propose_permits(now, Some(death), permits, out);
     }
 
-    fn propose_permits(&mut self, now: BootTime, death: Option<Death>, permits: Vec<Permit>, out: &mut Out) {
+    pub(super) fn propose_permits(&mut self, now: BootTime, death: Option<Death>, permits: Vec<Permit>, out: &mut Out) {
         let groups: Vec<GroupId> = permits.iter().map(|p| p.group).collect();
         let died = death.as_ref().map(|d| (d.node, d.incarnation));
         let pending = Pending::Permits { groups: groups.clone(), death: died };
@@ -192,9 +201,18 @@ impl<P: Policy> ObserverCore<P> {
     }
 
     pub(super) fn admin(&mut self, now: BootTime, ticket: Ticket, request: AdminRequest, out: &mut Out) {
-        let AdminRequest::CreateTopic { name, partitions, operation, topic_id } = request;
-        let subject = format!("topic {name}");
-        if let Err(refusal) = self.create_topic(now, ticket, (name, topic_id), partitions, operation, subject, out) {
+        let result = match request {
+            AdminRequest::CreateTopic { name, partitions, operation, topic_id } => {
+                let subject = format!("topic {name}");
+                self.create_topic(now, ticket, (name, topic_id), partitions, operation, subject, out)
+            }
+            AdminRequest::Handoff { topic, partition, to, pin } => {
+                self.hand_over(now, ticket, (&topic, partition), &to, pin, out)
+            }
+            AdminRequest::Drain { node, draining } => self.drain(now, ticket, &node, draining, out),
+            AdminRequest::Unpin { topic, partition } => self.unpin(now, ticket, (&topic, partition), out),
+        };
+        if let Err(refusal) = result {
             out.push(ObserverEffect::AdminAnswer { ticket, result: Err(refusal) });
         }
     }
@@ -225,12 +243,25 @@ impl<P: Policy> ObserverCore<P> {
             place(&self.directory, &live, partitions)?
         };
         let command = CommandKind::CreateTopic { name, topic, partitions: placements };
-        self.propose_as(now, operation, command, Pending::Topic(ticket), out).map_err(|error| match error {
+        self.propose_admin(now, operation, command, ticket, subject, out)
+    }
+
+    /// Proposes what an administrator wants; answered once applied.
+    pub(super) fn propose_admin(
+        &mut self,
+        now: BootTime,
+        operation: OperationId,
+        command: CommandKind,
+        ticket: Ticket,
+        subject: String,
+        out: &mut Out,
+    ) -> Result<(), Refusal> {
+        self.propose_as(now, operation, command, Pending::Admin(ticket), out).map_err(|error| match error {
             ProposeError::Full => {
-                Refusal::new(Reason::Busy, "too many changes in progress", subject.clone(), "repeat the call")
+                Refusal::new(Reason::Busy, "too many changes in progress", subject, "repeat the call")
                     .retry_after(Duration::from_millis(100))
             }
-            ProposeError::NotLeader { .. } => self.not_leading(subject.clone()),
+            ProposeError::NotLeader { .. } => self.not_leading(subject),
         })
     }
 }

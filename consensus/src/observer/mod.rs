@@ -12,6 +12,7 @@ mod core;
 pub mod effect;
 pub mod event;
 mod failover;
+mod handoff;
 mod leading;
 mod leases;
 mod pending;

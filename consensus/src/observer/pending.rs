@@ -9,8 +9,8 @@ pub(super) enum Pending {
     Plain,
     /// A node registers.
     Register(NodeId),
-    /// An administrator's topic.
-    Topic(Ticket),
+    /// An administrator's change, answered once it is applied.
+    Admin(Ticket),
     /// Permits for these partitions, with a death perhaps.
     Permits {
         /// Partitions, also those whose permit may come too late.

@@ -120,20 +120,25 @@ impl<P: Policy> ObserverCore<P> {
     }
 
     fn heartbeat(&mut self, now: BootTime, session: Ticket, node: NodeId, beat: Heartbeat, out: &mut Out) {
-        let ack = SessionDown::HeartbeatAck {
-            seq: beat.seq,
-            sent: beat.sent,
-            cluster_time: self.clock.read(now),
-            observer_leader: self.known_leader,
-        };
+        let (seq, sent, draining) = (beat.seq, beat.sent, beat.draining);
         let all: Vec<GroupId> = beat.reports.iter().map(|r| r.group).collect();
         let changed = self.view.heartbeat(node, beat, now);
+        let ack = SessionDown::HeartbeatAck {
+            seq,
+            sent,
+            cluster_time: self.clock.read(now),
+            observer_leader: self.known_leader,
+            nobody_else: draining && self.cannot_drain(now, node),
+        };
         Self::say(session, ack, out);
         if self.leading {
             for group in changed {
                 self.arbiter.event(group);
             }
             self.examine(now, all, out);
+            if draining {
+                self.begin_moves(now, out);
+            }
         }
     }
 
@@ -190,8 +195,7 @@ impl<P: Policy> ObserverCore<P> {
         let waiting = self.exits.entry(key).or_default();
         waiting.push(ticket);
         if waiting.len() == 1 {
-            let how = format!("exit notice, status {}", notice.status);
-            self.propose_death(now, Death { node: key.0, incarnation: key.1, how }, out);
+            self.propose_death(now, Death::noticed(key.0, key.1, notice.status), out);
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteExt};
 
 use super::queue::Shared;
+use super::tail::lost_records;
 use super::{FaultPolicy, TailCut};
 
 type Fd = <DefaultFileSystem as FileSystem>::Handle;
@@ -22,6 +23,8 @@ pub(super) struct Disk {
     /// Recovery: errors are returned (the open fails) instead of poisoning, and truncations are cut tails.
     opening: AtomicBool,
     tail_cut: Mutex<Option<TailCut>>,
+    /// Files are used again: old records may stand behind the end.
+    recycled: bool,
 }
 
 impl Disk {
@@ -37,24 +40,30 @@ impl Disk {
     fn note_cut(&self, file: &Path, offset: usize) -> io::Result<()> {
         let mut content = fs::File::open(file)?;
         content.seek(SeekFrom::Start(offset as u64))?;
-        let (mut position, mut last_used) = (0_u64, 0_u64);
-        let mut block = vec![0; 64 << 10];
-        loop {
-            let read = content.read(&mut block)?;
-            if read == 0 {
-                break;
-            }
-            if let Some(at) = block[..read].iter().rposition(|&byte| byte != 0) {
-                last_used = position + at as u64 + 1;
-            }
-            position += read as u64;
-        }
-        if last_used > 0 {
-            let cut = TailCut { file: file.into(), kept: offset as u64, dropped: last_used };
-            tracing::warn!(file = %file.display(), kept = cut.kept, dropped = cut.dropped, "write-ahead log: tail cut");
+        // At most one file: 128 MiB, once, at a start after a crash.
+        let mut rest = Vec::new();
+        content.read_to_end(&mut rest)?;
+        let length = rest.len() as u64;
+        rest.truncate(rest.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1));
+        if !rest.is_empty() {
+            let lost = lost_records(&rest, length, number_of(file), self.recycled);
+            let cut = TailCut { file: file.into(), kept: offset as u64, dropped: rest.len() as u64, lost };
+            let (file, kept, dropped) = (file.display(), cut.kept, cut.dropped);
+            tracing::warn!(%file, kept, dropped, lost, "write-ahead log: tail cut");
             *self.tail_cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut);
         }
         Ok(())
+    }
+}
+
+/// A log file's number, by which its records are signed: `0000000000000003.raftlog` is 3.
+fn number_of(file: &Path) -> u32 {
+    let stem = file.file_stem().and_then(|stem| stem.to_str());
+    let number: u64 = stem.and_then(|stem| stem.parse().ok()).unwrap_or_default();
+    // As raft-engine does it: the lower half.
+    #[allow(clippy::cast_possible_truncation)]
+    {
+        number as u32
     }
 }
 
@@ -62,8 +71,9 @@ impl Disk {
 pub(super) struct Files(Arc<Disk>);
 
 impl Files {
-    pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>) -> Self {
-        Self(Arc::new(Disk { shared, faults, opening: AtomicBool::new(true), tail_cut: Mutex::default() }))
+    pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>, recycled: bool) -> Self {
+        let opening = AtomicBool::new(true);
+        Self(Arc::new(Disk { shared, faults, opening, tail_cut: Mutex::default(), recycled }))
     }
 
     /// Recovery is over: from now on errors poison. Returns what recovery cut off.

@@ -22,6 +22,7 @@ mod fault;
 mod files;
 mod queue;
 mod recover;
+mod tail;
 mod writer;
 
 #[cfg(test)]
@@ -202,6 +203,8 @@ pub struct TailCut {
     pub kept: u64,
     /// Bytes cut off, up to the last one that is not zero. In a recycled file they may be stale, not torn.
     pub dropped: u64,
+    /// Flushed records were lost with them: it was no mere beginning of a last write (`tail.rs`).
+    pub lost: bool,
 }
 
 /// What the log held when it was opened.

@@ -346,7 +346,44 @@ fn a_torn_last_record_is_cut_and_reported() {
     let log = Log::open(&path);
     let cut = log.recovered.tail_cut.clone().unwrap();
     assert_eq!((cut.dropped, &cut.file), (100, &files[0]));
+    assert!(cut.lost, "no beginning of a record: somebody else wrote it");
     assert_eq!(log.group(2).entries, entries(6..9, 6));
+}
+
+fn raftlogs(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut files: Vec<_> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|ext| ext == "raftlog"));
+    files.sort();
+    files
+}
+
+#[test]
+fn a_half_written_last_write_is_no_loss_and_a_flipped_bit_before_flushed_records_is_one() {
+    for (flip, lost) in [(false, false), (true, true)] {
+        let dir = dir();
+        let path = log_path(&dir);
+        let mut log = Log::open(&path);
+        log.persist(first(2));
+        drop(log);
+        let whole = std::fs::metadata(&raftlogs(&path)[0]).unwrap().len();
+        let mut log = Log::open(&path);
+        log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
+        log.persist(PersistWrite { entries: entries(9..12, 6), ..write(2, 3) });
+        drop(log);
+        let file = raftlogs(&path).pop().unwrap();
+        let mut bytes = std::fs::read(&file).unwrap();
+        let end = bytes.iter().rposition(|&b| b != 0).unwrap() + 1;
+        if flip {
+            let at = (0..end).find(|&at| bytes[at..].starts_with(b"e6")).unwrap_or(usize::try_from(whole).unwrap());
+            bytes[at..at + 4].copy_from_slice(&[0xff; 4]);
+        } else {
+            bytes.truncate(end - 7);
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let log = Log::open(&path);
+        let cut = log.recovered.tail_cut.clone().expect("something was cut off");
+        assert_eq!(cut.lost, lost, "{cut:?}");
+    }
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn recover_log(
     faults: Arc<dyn FaultPolicy>,
 ) -> Result<(Engine<Files>, Recovered), WalError> {
     let engine_error = |reason: String| WalError::Engine { dir: config.dir.clone(), reason };
-    let files = Arc::new(Files::new(Arc::clone(shared), faults));
+    let files = Arc::new(Files::new(Arc::clone(shared), faults, config.profile == WalProfile::Production));
     let engine = Engine::open_with_file_system(config.profile.config(&config.dir), Arc::clone(&files))
         .map_err(|error| engine_error(error.to_string()))?;
     let files_flushed = flush_all(&config.dir).map_err(|source| WalError::Io {

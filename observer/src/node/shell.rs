@@ -8,14 +8,13 @@ use std::ops::ControlFlow;
 use std::sync::{mpsc as files_queue, Arc};
 use std::time::Duration;
 
-use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_host::clock::Clock;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
 use quorate_proto::control::SessionDown;
-use quorate_proto::ids::{NodeId, Ticket, TopicId};
+use quorate_proto::ids::{NodeId, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::BootTime;
@@ -107,11 +106,9 @@ impl Shell {
                 self.exits.insert(ticket, reply);
                 self.feed(ObserverEvent::ExitNotice { ticket, notice });
             }
-            Request::CreateTopic { name, partitions, operation, reply } => {
+            Request::Admin(request, reply) => {
                 let ticket = self.ticket();
                 self.admins.insert(ticket, reply);
-                let topic_id = TopicId(rand::random());
-                let request = AdminRequest::CreateTopic { name, partitions, operation, topic_id };
                 self.feed(ObserverEvent::Admin { ticket, request });
             }
             Request::Watch(topics, reply) => self.watch(topics, reply),

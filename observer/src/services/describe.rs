@@ -104,6 +104,7 @@ fn describe_partition(
         digest: leading.map(|seen| hex(&seen.report.digest)).unwrap_or_default(),
         authoritative: core.is_leading() && (leader.is_none() || leading.is_some()),
         as_of_us: core.cluster_time(now).0,
+        pinned_to: partition.pin.map(|node| name_of(core, node)).unwrap_or_default(),
     }
 }
 
@@ -182,6 +183,12 @@ fn observer(core: &ObserverCore, id: NodeId, info: Option<&ObserverInfo>, age: D
     }
 }
 
+/// One data node by name or number.
+#[must_use]
+pub fn node_named(core: &ObserverCore, text: &str, now: BootTime) -> Option<v1::NodeDescription> {
+    core.directory().node_named(text).map(|node| data_node(core, node.registered.node, node, now))
+}
+
 fn data_node(core: &ObserverCore, id: NodeId, node: &Node, now: BootTime) -> v1::NodeDescription {
     let directory = core.directory();
     let view = core.view().node(id);
@@ -197,7 +204,7 @@ fn data_node(core: &ObserverCore, id: NodeId, node: &Node, now: BootTime) -> v1:
     let hosted = directory.partitions().values().filter(|p| p.replica_on(id).is_some());
     let led = hosted.clone().filter(|p| directory.leader_of(p.group).is_some_and(|(leader, _)| leader == id));
     let state = match view {
-        Some(view) if view.draining => "draining",
+        _ if core.view().draining(directory, id) => "draining",
         Some(view) if !view.disk_healthy(core.timing()) => "disk",
         _ => "",
     };

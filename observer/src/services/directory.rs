@@ -3,7 +3,8 @@
 use std::pin::Pin;
 
 use quorate_consensus::directory::PARTITIONS_MAX;
-use quorate_proto::ids::{ClusterId, OperationId, PartitionNo};
+use quorate_consensus::observer::event::AdminRequest;
+use quorate_proto::ids::{ClusterId, OperationId, PartitionNo, TopicId};
 use quorate_proto::names::TopicName;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::status::status;
@@ -86,17 +87,54 @@ impl DirectoryService {
                 None => return wrong("operation_id has not 16 bytes".to_owned(), "send 16 random bytes, or none"),
             }
         };
-        let (reply, made) = oneshot::channel();
+        let topic_id = TopicId(rand::random());
         let partitions = request.partitions;
-        self.core.ask(Request::CreateTopic { name: name.clone(), partitions, operation, reply })?;
-        if let Err(mut refusal) = self.core.answer(made).await? {
+        self.admin(AdminRequest::CreateTopic { name: name.clone(), partitions, operation, topic_id }).await?;
+        self.topic(name).await
+    }
+
+    /// Asks the core for a change and waits for its outcome.
+    async fn admin(&self, request: AdminRequest) -> Result<(), Refusal> {
+        let (reply, done) = oneshot::channel();
+        self.core.ask(Request::Admin(request, reply))?;
+        self.core.answer(done).await?.map_err(|mut refusal| {
             let address = refusal.leader.and_then(|leader| self.core.config.address_of(leader));
             if let Some(address) = address.filter(|_| refusal.reason == Reason::NotLeader) {
                 refusal.action = format!("ask the observer that leads, at {address}");
             }
-            return Err(refusal);
-        }
-        self.topic(name).await
+            refusal
+        })
+    }
+
+    async fn partition(&self, name: String, number: PartitionNo) -> Result<v1::PartitionDescription, Refusal> {
+        let missing = Refusal::new(
+            Reason::UnknownTopic,
+            "there is no such topic or partition",
+            format!("{name}/{}", number.get()),
+            "check it with `quorate topic describe`",
+        );
+        let found = self.core.look(move |core, _, now| describe::partition_of(core, &name, number, now)).await?;
+        found.ok_or(missing)
+    }
+
+    async fn handoff(&self, request: v1::HandoffRequest) -> Result<v1::HandoffResponse, Refusal> {
+        let v1::HandoffRequest { topic, partition, to_node: to, pin } = request;
+        let (topic, partition) = (full_name(&topic)?, PartitionNo(partition));
+        self.admin(AdminRequest::Handoff { topic: topic.clone(), partition, to, pin }).await?;
+        Ok(v1::HandoffResponse { partition: Some(self.partition(topic, partition).await?) })
+    }
+
+    async fn drain(&self, request: v1::DrainNodeRequest) -> Result<v1::DrainNodeResponse, Refusal> {
+        let v1::DrainNodeRequest { node, drain: draining } = request;
+        self.admin(AdminRequest::Drain { node: node.clone(), draining }).await?;
+        let node = self.core.look(move |core, _, now| describe::node_named(core, &node, now)).await?;
+        Ok(v1::DrainNodeResponse { node })
+    }
+
+    async fn unpin(&self, request: v1::UnpinLeaderRequest) -> Result<v1::UnpinLeaderResponse, Refusal> {
+        let (topic, partition) = (full_name(&request.topic)?, PartitionNo(request.partition));
+        self.admin(AdminRequest::Unpin { topic: topic.clone(), partition }).await?;
+        Ok(v1::UnpinLeaderResponse { partition: Some(self.partition(topic, partition).await?) })
     }
 }
 
@@ -140,15 +178,7 @@ impl Directory for DirectoryService {
     ) -> Result<Response<v1::PartitionDescription>, Status> {
         let v1::DescribePartitionRequest { topic, partition } = call.into_inner();
         let name = full_name(&topic).map_err(status)?;
-        let missing = Refusal::new(
-            Reason::UnknownTopic,
-            "there is no such topic or partition",
-            format!("{name}/{partition}"),
-            "check it with `quorate topic describe`",
-        );
-        let number = PartitionNo(partition);
-        let found = self.core.look(move |core, _, now| describe::partition_of(core, &name, number, now)).await;
-        found.and_then(|found| found.ok_or(missing)).map(Response::new).map_err(status)
+        self.partition(name, PartitionNo(partition)).await.map(Response::new).map_err(status)
     }
 
     async fn list_nodes(&self, _: Call<v1::ListNodesRequest>) -> Result<Response<v1::ListNodesResponse>, Status> {
@@ -174,5 +204,20 @@ impl Directory for DirectoryService {
 impl Admin for DirectoryService {
     async fn create_topic(&self, call: Call<v1::CreateTopicRequest>) -> Result<Response<v1::TopicDescription>, Status> {
         self.create(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn handoff(&self, call: Call<v1::HandoffRequest>) -> Result<Response<v1::HandoffResponse>, Status> {
+        self.handoff(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn drain_node(&self, call: Call<v1::DrainNodeRequest>) -> Result<Response<v1::DrainNodeResponse>, Status> {
+        self.drain(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn unpin_leader(
+        &self,
+        call: Call<v1::UnpinLeaderRequest>,
+    ) -> Result<Response<v1::UnpinLeaderResponse>, Status> {
+        self.unpin(call.into_inner()).await.map(Response::new).map_err(status)
     }
 }

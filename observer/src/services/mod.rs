@@ -7,10 +7,11 @@ mod session;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEvent};
 use quorate_host::turn::Post;
 use quorate_proto::control::ExitNotice;
-use quorate_proto::ids::{OperationId, Ticket};
+use quorate_proto::ids::Ticket;
 use quorate_proto::internal;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::BootTime;
@@ -51,17 +52,8 @@ pub enum Request {
     BadSession(Ticket, String),
     /// A supervisor's word.
     Exit(ExitNotice, oneshot::Sender<Result<(), Refusal>>),
-    /// An administrator's topic.
-    CreateTopic {
-        /// Full name.
-        name: String,
-        /// How many partitions.
-        partitions: u32,
-        /// Names the call.
-        operation: OperationId,
-        /// Answered once applied.
-        reply: oneshot::Sender<Result<(), Refusal>>,
-    },
+    /// An administrator's change; answered once its outcome is known.
+    Admin(AdminRequest, oneshot::Sender<Result<(), Refusal>>),
     /// A client wants routes of these topics (none = all).
     Watch(Vec<String>, oneshot::Sender<Result<mpsc::Receiver<v1::Routes>, Refusal>>),
     /// Reads.

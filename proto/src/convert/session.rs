@@ -226,12 +226,13 @@ impl From<SessionDown> for wire::SessionDown {
             }
             SessionDown::Lease(answer) => Kind::Lease(answer.into()),
             SessionDown::Assignments(all) => Kind::Assignments(all.into()),
-            SessionDown::HeartbeatAck { seq, sent, cluster_time, observer_leader } => {
+            SessionDown::HeartbeatAck { seq, sent, cluster_time, observer_leader, nobody_else } => {
                 Kind::Heartbeat(wire::HeartbeatAck {
                     seq,
                     cluster_time_us: cluster_time.0,
                     sent: sent.0,
                     observer_leader: id(observer_leader),
+                    nobody_else,
                 })
             }
         };
@@ -259,6 +260,7 @@ impl TryFrom<wire::SessionDown> for SessionDown {
                 sent: BootTime(ack.sent),
                 cluster_time: LogTime(ack.cluster_time_us),
                 observer_leader: NodeId(ack.observer_leader).non_zero(),
+                nobody_else: ack.nobody_else,
             },
         })
     }

@@ -185,11 +185,14 @@ fn down() -> impl Strategy<Value = SessionDown> {
         prop::collection::vec(permit(), 0..3).prop_map(SessionDown::Permits),
         answer.prop_map(SessionDown::Lease),
         assignments.prop_map(SessionDown::Assignments),
-        any::<(u64, u64, i64, u64)>().prop_map(|(seq, sent, time, leader)| SessionDown::HeartbeatAck {
-            seq,
-            sent: BootTime(sent),
-            cluster_time: LogTime(time),
-            observer_leader: NodeId(leader).non_zero()
+        any::<(u64, u64, i64, u64, bool)>().prop_map(|(seq, sent, time, leader, nobody_else)| {
+            SessionDown::HeartbeatAck {
+                seq,
+                sent: BootTime(sent),
+                cluster_time: LogTime(time),
+                observer_leader: NodeId(leader).non_zero(),
+                nobody_else,
+            }
         }),
     ]
 }

@@ -16,7 +16,7 @@ use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
 use quorate_proto::control::Hello;
-use quorate_proto::ids::{GroupId, NodeId, Ticket};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
 
@@ -25,7 +25,9 @@ use super::metrics::NodeMetrics;
 use super::shell::Shell;
 use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK};
-use crate::storage::{Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY};
+use crate::storage::{
+    self, Checkpoint, Reach, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
+};
 use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
 use crate::view::{TailBudget, Views};
 
@@ -58,7 +60,9 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         Wal::open(WalConfig::new(config.wal_dir(), profile), Arc::new(NoFaults), Arc::clone(&clock), notices)
             .map_err(|e| ServerError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);
-    let suspect = judge(&config.data_dir, &recovered, data_dir.same_boot())?;
+    let partitions = config.data_dir.join("partitions");
+    let reached = storage::reaches(&partitions).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let suspect = judge(&config.data_dir, &recovered, &reached, data_dir.same_boot())?;
     let node_config = NodeConfig {
         hello: hello(config, &data_dir)?,
         observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
@@ -66,13 +70,17 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         limits: NodeLimits::default(),
         seed: rand::random(),
         suspect_log: suspect,
+        lost_groups: reached
+            .iter()
+            .filter(|(group, reach)| !recovered.groups.contains_key(group) && holds_entries(reach))
+            .map(|(group, _)| *group)
+            .collect(),
         observer_loss: match config.observer_loss {
             ObserverLossSetting::Stop => ObserverLoss::Stop,
             ObserverLossSetting::ReadIndex => ObserverLoss::ReadIndex,
         },
     };
     let mut core = NodeCore::new(node_config, clock.now());
-    let partitions = config.data_dir.join("partitions");
     let settings = StorageSettings { partitions: partitions.clone(), segment_bytes: config.segment_bytes };
     let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
     let mut effects = Vec::new();
@@ -101,6 +109,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         metrics: NodeMetrics::register(),
         closing,
         close_within: config.close_within(),
+        drain_within: config.drain_within(),
         hosted: BTreeMap::new(),
         sessions: BTreeMap::new(),
         waiting: HashMap::new(),
@@ -112,6 +121,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         post,
         fatal: None,
         poisoned: false,
+        draining_since: None,
         closing_since: None,
         metrics_due: BootTime::ZERO,
         suspect,
@@ -132,22 +142,49 @@ fn tell_supervisor(data_dir: &DataDir) {
 }
 
 /// B2: may flushed entries be missing from the log? A marker stays until every replica caught up.
-fn judge(dir: &Path, recovered: &Recovered, same_boot: bool) -> Result<bool, ServerError> {
+fn judge(
+    dir: &Path,
+    recovered: &Recovered,
+    reached: &BTreeMap<GroupId, Reach>,
+    same_boot: bool,
+) -> Result<bool, ServerError> {
     let marker = dir.join(SUSPECT);
     let after_disk_error = std::env::var(ENV_LAST_EXIT).is_ok_and(|status| status == EXIT_DISK.to_string());
-    // On the same boot the page cache lost nothing: a cut tail is a write that was never acknowledged.
-    let cut = recovered.tail_cut.is_some() && !same_boot;
-    if !after_disk_error && !cut {
+    let why = if after_disk_error {
+        "the last process met a disk error".to_owned()
+    } else if let Some(cut) = recovered.tail_cut.as_ref().filter(|cut| cut.lost || !same_boot) {
+        let how = if cut.lost { "flushed records are damaged" } else { "it was cut off by a power loss" };
+        format!("{how}: {} bytes of {} after byte {}", cut.dropped, cut.file.display(), cut.kept)
+    } else if let Some(shorter) = reached.iter().find_map(|(group, reach)| shorter(recovered, *group, reach)) {
+        shorter
+    } else {
         return Ok(marker.exists());
-    }
-    let why =
-        if after_disk_error { "the last process met a disk error" } else { "the log was cut off by a power loss" };
-    tracing::warn!(why, cut = ?recovered.tail_cut, "the log is suspect: replicas only veto until they caught up");
-    let written = std::fs::write(&marker, why)
+    };
+    tracing::error!(
+        why,
+        "the write-ahead log lost flushed entries: this node's replicas only veto until they caught up with a leader"
+    );
+    let written = std::fs::write(&marker, &why)
         .and_then(|()| std::fs::File::open(&marker)?.sync_all())
         .and_then(|()| std::fs::File::open(dir)?.sync_all());
     written.map_err(|e| ServerError::io("cannot write the marker of a suspect log", e))?;
     Ok(true)
+}
+
+/// The partition's files hold an entry that the log does not: an older log was put in place, or it is gone.
+fn shorter(recovered: &Recovered, group: GroupId, reach: &Reach) -> Option<String> {
+    let Some(log) = recovered.groups.get(&group) else {
+        return holds_entries(reach).then(|| format!("the files of {group} are there, its log is gone"));
+    };
+    let checkpoint = log.kv.get(CHECKPOINT_KEY).and_then(|stored| Checkpoint::from_bytes(stored.clone()).ok());
+    let newest = reach.get(&checkpoint.as_ref().map_or(0, |c| c.generation)).copied().unwrap_or_default();
+    let last = log.entries.last().map_or(LogIndex::ZERO, |entry| LogIndex(entry.index));
+    let last = last.max(checkpoint.map_or(LogIndex::ZERO, |checkpoint| checkpoint.log_index()));
+    (newest > last).then(|| format!("the files of {group} reach to {newest}, its log to {last}"))
+}
+
+fn holds_entries(reach: &Reach) -> bool {
+    reach.values().any(|newest| *newest > LogIndex::ZERO)
 }
 
 fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError> {

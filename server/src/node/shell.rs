@@ -68,6 +68,7 @@ pub(super) struct Shell {
     pub metrics: NodeMetrics,
     pub closing: watch::Sender<bool>,
     pub close_within: Duration,
+    pub drain_within: Duration,
     pub hosted: BTreeMap<GroupId, Hosted>,
     pub sessions: BTreeMap<NodeId, mpsc::Sender<internal::SessionUp>>,
     pub waiting: HashMap<Ticket, Waiting>,
@@ -81,6 +82,8 @@ pub(super) struct Shell {
     /// Why the process must end, beside an order to.
     pub fatal: Option<String>,
     pub poisoned: bool,
+    /// Since when leaders are handed over, because the process is to end.
+    pub draining_since: Option<BootTime>,
     pub closing_since: Option<BootTime>,
     pub metrics_due: BootTime,
     /// The log is suspect (B2) until every replica caught up.
@@ -187,13 +190,36 @@ impl Shell {
         }
     }
 
+    /// SIGTERM: the leaders go first, in planned handoffs (H2), while the node goes on serving.
     fn terminate(&mut self) {
-        if self.closing_since.is_none() {
-            tracing::info!("closing");
-            self.closing_since = Some(self.clock.now());
-            self.feed(NodeEvent::Shutdown);
-            self.closing.send_replace(true);
+        if self.draining_since.is_none() {
+            let leaders = self.core.status(self.clock.now()).leaders;
+            tracing::info!(leaders, "draining: handing leaders over");
+            self.draining_since = Some(self.clock.now());
+            self.feed(NodeEvent::Drain);
         }
+    }
+
+    /// Closes once no leader is left, nobody else can take one, no observer hears, or the time is over.
+    fn close_when_drained(&mut self) {
+        let (Some(since), None) = (self.draining_since, self.closing_since) else { return };
+        let now = self.clock.now();
+        let status = self.core.status(now);
+        let why = if status.leaders == 0 {
+            "no leader is left"
+        } else if status.nobody_else {
+            "no other node can take the leaders that are left"
+        } else if self.sessions.is_empty() {
+            "no observer is connected"
+        } else if now.since(since) >= self.drain_within {
+            "the time to drain is over"
+        } else {
+            return;
+        };
+        tracing::info!(leaders = status.leaders, why, "closing");
+        self.closing_since = Some(now);
+        self.feed(NodeEvent::Shutdown);
+        self.closing.send_replace(true);
     }
 
     /// Closing is done when nobody waits and nobody leads, or when the time for it is over.
@@ -257,6 +283,7 @@ impl Turn for Shell {
     }
 
     fn end(&mut self) -> ControlFlow<()> {
+        self.close_when_drained();
         let now = self.clock.now();
         self.core.flush(now, &mut self.effects);
         self.execute();

@@ -11,6 +11,7 @@
 
 mod checkpoint;
 mod error;
+mod evidence;
 mod file;
 mod files;
 mod frame;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, CHECKPOINT_KEY};
 pub use error::StorageError;
+pub use evidence::{reaches, Reach};
 pub use files::SnapshotFile;
 pub use segment::Found;
 pub use staging::{snapshot_parts, Stagings};

@@ -46,7 +46,8 @@ pub(crate) fn routes<P: Policy>(core: &ObserverCore<P>) -> Option<(u64, Arc<Topi
         let partition = directory.partition(*group)?;
         let leader = directory.leader_of(*group);
         let epoch = leader.as_ref().map_or(Term::ZERO, |(_, lease)| lease.term);
-        let route = PartitionRoute { group: *group, leader: leader.map(|(node, _)| node), epoch };
+        let handed_over = directory.partition(*group).is_some_and(quorate_consensus::directory::Partition::handed_over);
+        let route = PartitionRoute { group: *group, leader: leader.map(|(node, _)| node), epoch, handed_over };
         partitions.insert(partition.number, route);
     }
     Some((directory.version().0, Arc::new(TopicRoutes::even(topic.id, TOPIC, partitions))))

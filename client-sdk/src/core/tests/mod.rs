@@ -31,6 +31,7 @@ fn routes(partitions: u32, leader: u64, epoch: u64) -> Arc<TopicRoutes> {
         group: GroupId(u64::from(n) + 2),
         leader: NodeId(leader).non_zero(),
         epoch: Term(epoch),
+        handed_over: false,
     };
     let partitions: BTreeMap<_, _> = (0..partitions).map(|n| (PartitionNo(n), route(n))).collect();
     Arc::new(TopicRoutes::even(TopicId(7), "default/orders", partitions))

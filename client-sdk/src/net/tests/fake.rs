@@ -234,6 +234,7 @@ fn picture(state: &Mutex<State>, version: u64) -> v1::Routes {
                 group_id: 2,
                 leader_node: state.leader,
                 epoch: state.term,
+                handed_over: false,
             }],
         }],
         ..v1::Routes::default()
@@ -305,5 +306,20 @@ impl admin_server::Admin for Observer {
         state.created.push(request.topic.clone());
         let name = request.topic;
         Ok(Response::new(v1::TopicDescription { name, partitions: request.partitions, ..Default::default() }))
+    }
+
+    async fn handoff(&self, _: Request<v1::HandoffRequest>) -> Result<Response<v1::HandoffResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn drain_node(&self, _: Request<v1::DrainNodeRequest>) -> Result<Response<v1::DrainNodeResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn unpin_leader(
+        &self,
+        _: Request<v1::UnpinLeaderRequest>,
+    ) -> Result<Response<v1::UnpinLeaderResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
     }
 }

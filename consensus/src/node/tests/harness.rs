@@ -106,6 +106,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
         limits: limits.clone(),
         seed: node,
         suspect_log: false,
+        lost_groups: std::collections::BTreeSet::new(),
         observer_loss: ObserverLoss::Stop,
     }
 }

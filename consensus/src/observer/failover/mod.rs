@@ -63,6 +63,11 @@ impl Failovers {
         }
     }
 
+    /// Nothing came of it: the old leader goes on.
+    pub(super) fn forget(&mut self, group: GroupId) {
+        self.progress.remove(&group);
+    }
+
     fn entry(&mut self, group: GroupId, suspicion: Suspicion) -> &mut Progress {
         let fresh = Progress { suspicion, death: None, permits: Vec::new(), won: None, marks: None, routes: None };
         let progress = self.progress.entry(group).or_insert_with(|| fresh.clone());

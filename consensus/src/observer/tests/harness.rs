@@ -160,6 +160,14 @@ impl World {
         ticket
     }
 
+    pub fn ask_admin(&mut self, request: &AdminRequest) -> Ticket {
+        let ticket = self.ticket();
+        let leader = self.leader().expect("somebody leads");
+        self.send(leader, ObserverEvent::Admin { ticket, request: request.clone() });
+        self.drain();
+        ticket
+    }
+
     pub fn send(&mut self, observer: NodeId, event: ObserverEvent) {
         self.queue.push_back((observer, event));
         self.drain();
@@ -339,6 +347,13 @@ impl World {
     }
 
     fn win(&mut self, id: NodeId, permit: &Permit) {
+        if let Some(planned) = permit.planned {
+            // The old leader hands over: it releases its term, then the target wins.
+            let holds = |n: &&DataNode| n.reports.values().any(|r| r.replica == planned.from);
+            let old = self.nodes.values().find(holds).map(|n| n.hello.node).expect("the old leader");
+            let (group, replica, term) = (permit.group, planned.from, planned.term);
+            self.up(old, SessionUp::Release { group, replica, term, for_fence: false });
+        }
         let term = self.nodes.values().filter_map(|n| n.reports.get(&permit.group)).map(|r| r.term).max();
         let term = term.unwrap_or_default().next();
         for node in self.nodes.values_mut().filter(|n| n.up) {
@@ -353,6 +368,8 @@ impl World {
                 report.leader_silent = false;
                 report.fence_lost = false;
                 report.serving = false;
+                let last = report.last_index;
+                report.matched = node.members[&permit.group].iter().map(|(replica, _)| (*replica, last)).collect();
                 node.next_beat = BootTime::ZERO;
             }
         }

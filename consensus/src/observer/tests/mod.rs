@@ -1,5 +1,6 @@
 //! The observers together: who may decide, when, and what reaches the data nodes.
 
+mod handoff;
 mod harness;
 
 use std::collections::BTreeSet;
