@@ -3,13 +3,16 @@
 CARGO ?= cargo
 # The simulator's seed for `make sim SEED=…`: one run with its whole trace.
 SEED ?=
-# Its mode: generic, amnesia, deaf; all of them if left out.
+# Its mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, drift; all of them in turn if left out.
 MODE ?=
+# How many seeds `make sim` plays, and how long `make sim-long` goes on with fresh ones.
+SEEDS ?= 10000
+HOURS ?= 1
 
-.PHONY: run test check fix bench sim docs help
+.PHONY: run test check fix bench sim sim-mutants sim-long docs help
 
 help:            ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 run:             ## build, and start a cluster on this machine; Ctrl-C ends it
 	@$(CARGO) build --bin quorate
@@ -29,7 +32,14 @@ bench:           ## figures of this machine, audited: publish, steady, failover
 	@.ci/bench
 
 sim:             ## simulate a cluster: many seeds, or one with its trace: make sim SEED=42 MODE=amnesia
-	@$(CARGO) run --quiet -p quorate-sim -- $(if $(SEED),--seed $(SEED)) $(if $(MODE),--mode $(MODE))
+	@$(CARGO) run --quiet $(if $(SEED),,--release) -p quorate-sim -- \
+		$(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(MODE),--mode $(MODE))
+
+sim-mutants:     ## leave out one rule after the other: each must be caught, by the checker that ought to
+	@$(CARGO) run --quiet --release -p quorate-sim -- --mutants
+
+sim-long:        ## simulate fresh seeds for HOURS=1
+	@$(CARGO) run --quiet --release -p quorate-sim -- --hours $(HOURS) $(if $(MODE),--mode $(MODE))
 
 docs:            ## build the API documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

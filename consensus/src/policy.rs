@@ -2,24 +2,61 @@
 
 use std::fmt::Debug;
 
-/// Rules that a mutant can leave out. Production keeps all of them.
-pub trait Policy: Copy + Debug + Default + Send + 'static {
-    /// V1c: a restarted voter waits F + D.
-    const BOOT_WAIT: bool = true;
-    /// C1: contact is the echoed send stamp, not the time of receipt.
-    const CONTACT_FROM_STAMP: bool = true;
+/// A rule that a mutant can leave out. Each is asked for in one place, or in the few that make it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// V1c: a restarted voter waits F + D, unless the permit is `clear`.
+    BootWait,
+    /// V1c: an empty memory proves nothing (an `all()` over no leader at all must not pass).
+    EmptyMemory,
     /// V1b: every leader ever acknowledged must be over or silent.
-    const SILENCE_RULE: bool = true;
+    Silence,
+    /// V1d: a suspect log does not vote.
+    SuspectVeto,
+    /// V2: granting a vote counts as acknowledging the winner.
+    VoteAcknowledges,
+    /// V2: the shell reads the clock anew for each event that it hands over.
+    FreshClock,
+    /// C1: contact is the echoed send stamp, not the time of receipt.
+    ContactStamp,
+    /// C2: a new leader's first contact is the send time of its vote requests.
+    FirstContact,
     /// W1: nothing counts before its flush.
-    const FLUSH_BEFORE_ACK: bool = true;
+    FlushBeforeAck,
+    /// W3: a key counts as seen only when applied.
+    KeysAtApply,
+    /// I3: a batch beyond the next sequence is refused.
+    NoSequenceGap,
+    /// R1, F1: nothing is read before the own no-op is applied and the majority confirmed the read.
+    ReadsWait,
+    /// F1: the lease is part of the right to serve. (A checker also looks at the right without it.)
+    Lease,
     /// F3: a leader without contact or lease resigns.
-    const RESIGN: bool = true;
-    /// P1: a permit elects at most one leader.
-    const PERMIT_ONCE: bool = true;
+    Resign,
+    /// F3: a leader without a valid lease resigns.
+    LeaseResign,
+    /// H1, F3: a release is final.
+    ReleaseFinal,
+    /// P1: a permit elects at most one leader, and only for 5 s.
+    PermitOnce,
     /// H1: a planned permit counts only once the leader that is to hand over released its term.
-    const RELEASE_FIRST: bool = true;
-    /// F1: the lease is part of the right to serve. (Checkers also run with it ignored.)
-    const LEASE: bool = true;
+    ReleaseFirst,
+    /// P1: permits and their basis are handed out only once they are committed.
+    CommittedPermit,
+    /// P2: a candidate that failed, resigned or hears nobody comes last.
+    FailedLast,
+    /// S2: a newer incarnation proves the death of an older one only by the same lock on the same boot.
+    DeathProof,
+}
+
+/// Which rules are kept. Production keeps all of them, by construction.
+pub trait Policy: Copy + Debug + Default + Send + 'static {
+    /// False only in a mutant.
+    #[must_use]
+    #[inline]
+    fn keeps(_rule: Rule) -> bool {
+        true
+    }
 }
 
 /// The rules as written.

@@ -42,9 +42,13 @@ pub struct Client {
     /// Every record by token.
     pub sent: Vec<Sent>,
     /// Where each acknowledged record with a key stands.
-    pub keyed: BTreeMap<Bytes, (Bytes, Bytes, PartitionNo, Offset)>,
+    pub keyed: BTreeMap<Bytes, (PartitionNo, Offset)>,
     /// Values refused for good.
     pub refused: BTreeSet<Bytes>,
+    /// When each value was first handed to a producer.
+    pub began: BTreeMap<Bytes, Instant>,
+    /// Values that the second producer sent as well before the first one was answered.
+    pub raced: BTreeSet<Bytes>,
     /// Newest acknowledgement by partition.
     pub last_ack: BTreeMap<PartitionNo, Instant>,
     /// Newest record, by partition, that was acknowledged: when it had been sent.
@@ -58,8 +62,14 @@ pub struct Client {
     /// Records answered as duplicates.
     pub duplicates: u64,
     next: BTreeMap<u64, u64>,
-    replayed: Vec<(Bytes, Bytes, PartitionNo, Offset)>,
+    replayed: Vec<Replayed>,
 }
+
+/// A record that the second producer sends again.
+type Replayed = (Sent, Option<(PartitionNo, Offset)>);
+
+/// Records sent last that a replay may pick.
+const RECENT: usize = 60;
 
 /// An outcome, checked by the world.
 #[derive(Clone, Debug)]
@@ -68,7 +78,9 @@ pub struct Told {
     pub sent: Sent,
     /// What the SDK said.
     pub outcome: Outcome,
-    /// It was a copy: the first one's partition and offset.
+    /// It came from the second producer.
+    pub copy: bool,
+    /// It was a copy of an acknowledged record: that one's partition and offset.
     pub copy_of: Option<(PartitionNo, Offset)>,
 }
 
@@ -83,6 +95,8 @@ impl Client {
             sent: Vec::new(),
             keyed: BTreeMap::new(),
             refused: BTreeSet::new(),
+            began: BTreeMap::new(),
+            raced: BTreeSet::new(),
             last_ack: BTreeMap::new(),
             last_ack_sent: BTreeMap::new(),
             longest_gap: Duration::ZERO,
@@ -124,6 +138,7 @@ impl Client {
             record = record.idempotency_key(key.clone());
         }
         let token = self.sent.len() as u64;
+        self.began.insert(value.clone(), now);
         self.sent.push(Sent { value, idempotency_key, at: now });
         if let Err(full) = producer.send(clock, record, token, out) {
             // Back-pressure: not admitted, so it must never appear.
@@ -131,16 +146,28 @@ impl Client {
         }
     }
 
-    /// A second producer re-sends some acknowledged records that have a key.
+    /// A second producer, new each time, re-sends some of the newest records that have a key, answered or not.
     pub fn replay(&mut self, now: Instant, routes: Arc<TopicRoutes>, chance: &mut Chance, out: &mut Vec<Effect<u64>>) {
+        if self.again.as_ref().is_some_and(|again| again.waiting() > 0) {
+            return;
+        }
         let clock = self.clock.read(now);
         let mut again = self.make(routes, chance);
-        self.replayed = self.keyed.values().take(20).cloned().collect();
-        for (token, (key, value, _, _)) in self.replayed.iter().enumerate() {
-            let text = std::str::from_utf8(value).expect("text");
+        let recent = &self.sent[self.sent.len().saturating_sub(RECENT)..];
+        let picked = recent.iter().filter(|sent| sent.idempotency_key.is_some() && !self.refused.contains(&sent.value));
+        let picked: Vec<Sent> = picked.filter(|_| chance.one_in(400)).cloned().collect();
+        self.replayed.clear();
+        for (token, sent) in (0..).zip(picked) {
+            let key = sent.idempotency_key.clone().expect("only those were picked");
+            let first = self.keyed.get(&key).copied();
+            if first.is_none() {
+                self.raced.insert(sent.value.clone());
+            }
+            let text = std::str::from_utf8(&sent.value).expect("text");
             let record_key = text.split('/').next().expect("key/sequence").to_owned();
-            let record = Record::new(value.clone()).key(record_key).idempotency_key(key.clone());
-            again.send(clock, record, token as u64, out).expect("twenty records fit");
+            let record = Record::new(sent.value.clone()).key(record_key).idempotency_key(key);
+            again.send(clock, record, token, out).expect("a few records fit");
+            self.replayed.push((sent, first));
         }
         self.again = Some(again);
     }
@@ -153,11 +180,7 @@ impl Client {
             match effect {
                 Effect::Resolve { token, outcome, .. } => {
                     let index = usize::try_from(token).expect("tokens are indexes");
-                    told.push(if copies {
-                        self.told_copy(now, index, outcome)
-                    } else {
-                        self.told(now, index, outcome)
-                    });
+                    told.push(if copies { self.told_copy(index, outcome) } else { self.told(now, index, outcome) });
                 }
                 other => rest.push(other),
             }
@@ -177,22 +200,28 @@ impl Client {
                 let of = self.last_ack_sent.entry(receipt.partition).or_default();
                 *of = (*of).max(sent.at);
                 if let (Some(key), Some(offset)) = (&sent.idempotency_key, receipt.offset) {
-                    self.keyed.insert(key.clone(), (key.clone(), sent.value.clone(), receipt.partition, offset));
+                    self.keyed.insert(key.clone(), (receipt.partition, offset));
                 }
             }
             Err(error) if error.decisive() => {
-                self.refused.insert(sent.value.clone());
+                // A copy from the second producer may stand all the same.
+                if !self.raced.contains(&sent.value) {
+                    self.refused.insert(sent.value.clone());
+                }
             }
             Err(_) => self.unresolved += 1,
         }
-        Told { sent, outcome, copy_of: None }
+        if let (Err(_), Some(producer)) = (&outcome, &mut self.producer) {
+            // This application can live with a gap: it goes on with the key.
+            producer.release_all();
+        }
+        Told { sent, outcome, copy: false, copy_of: None }
     }
 
-    fn told_copy(&mut self, now: Instant, index: usize, outcome: Outcome) -> Told {
-        let (key, value, partition, offset) = self.replayed[index].clone();
+    fn told_copy(&mut self, index: usize, outcome: Outcome) -> Told {
+        let (sent, copy_of) = self.replayed[index].clone();
         self.duplicates += u64::from(outcome.is_ok());
-        let sent = Sent { value, idempotency_key: Some(key), at: now };
-        Told { sent, outcome, copy_of: Some((partition, offset)) }
+        Told { sent, outcome, copy: true, copy_of }
     }
 
     /// Both producers' next deadline on the client's clock.

@@ -15,7 +15,10 @@ impl Coverage {
 
     /// `n` more of `what`.
     pub fn add(&mut self, what: impl Into<String>, n: u64) {
-        *self.0.entry(what.into()).or_default() += n;
+        let what = what.into();
+        if n > 0 {
+            *self.0.entry(what).or_default() += n;
+        }
     }
 
     /// How many of `what`.

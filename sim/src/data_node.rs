@@ -1,6 +1,7 @@
 //! A simulated data node: the production core, its disk, its segments, and its supervisor.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_consensus::node::{stored, NodeConfig, NodeCore, NodeEffect, NodeEvent, NodeLimits};
@@ -14,6 +15,9 @@ use quorate_proto::time::BootTime;
 use crate::disk::Disk;
 use crate::storage::{decode_checkpoint, Parcel, Segments, CHECKPOINT};
 use crate::time::{HostClock, Instant};
+
+/// Publishes that may wait at a leader in a tight run: fewer than two producers have in flight.
+const TIGHT: usize = 5;
 
 /// Secret that a supervisor proves itself with.
 #[must_use]
@@ -34,8 +38,23 @@ pub struct Process<P: Policy> {
     pub tick_due: Instant,
     /// Last word of F1 per group, as readers on other threads see it.
     pub serve_until: BTreeMap<GroupId, BootTime>,
-    /// Term per group, as readers see it.
+    /// Term that this word was last published in.
     pub terms: BTreeMap<GroupId, quorate_proto::ids::Term>,
+    /// A turn that was stopped in its middle.
+    pub open_turn: Option<OpenTurn>,
+    /// SIGTERM came.
+    pub closing: bool,
+}
+
+/// A turn under way.
+#[derive(Debug)]
+pub struct OpenTurn {
+    /// What the clock read when it began: only a mutant goes by it.
+    pub began: BootTime,
+    /// Events that it may still take.
+    pub left: u64,
+    /// Effects so far; executed when it ends.
+    pub out: Vec<NodeEffect>,
 }
 
 /// One data node's host.
@@ -57,6 +76,12 @@ pub struct DataNode<P: Policy> {
     pub process: Option<Process<P>>,
     /// Stopped until then (SIGSTOP).
     pub paused_until: Option<Instant>,
+    /// To be stopped in the middle of its next turn, for so long.
+    pub stop_inside: Option<Duration>,
+    /// Few publishes may wait.
+    pub tight: bool,
+    /// How often the host lost its power.
+    pub boots: u64,
     /// Exit by B3 leaves the log suspect (B2).
     pub suspect: bool,
 }
@@ -74,6 +99,9 @@ impl<P: Policy> DataNode<P> {
             incarnation: Incarnation::ZERO,
             process: None,
             paused_until: None,
+            stop_inside: None,
+            tight: false,
+            boots: 0,
             suspect: false,
         }
     }
@@ -87,7 +115,12 @@ impl<P: Policy> DataNode<P> {
             observers: observers.to_vec(),
             timing: timing.clone(),
             // Small, so that checkpoints, compaction and snapshots happen within a run.
-            limits: NodeLimits { checkpoint_bytes: 8 * 1024, retain_bytes: 4 * 1024, ..NodeLimits::default() },
+            limits: NodeLimits {
+                checkpoint_bytes: 8 * 1024,
+                retain_bytes: 4 * 1024,
+                partition_pending_requests: if self.tight { TIGHT } else { 65_536 },
+                ..NodeLimits::default()
+            },
             seed,
             suspect_log: self.suspect,
             lost_groups: std::collections::BTreeSet::new(),
@@ -106,6 +139,8 @@ impl<P: Policy> DataNode<P> {
             tick_due: Instant(u64::MAX),
             serve_until: BTreeMap::new(),
             terms: BTreeMap::new(),
+            open_turn: None,
+            closing: false,
         });
         out
     }
@@ -134,7 +169,9 @@ impl<P: Policy> DataNode<P> {
         self.disk.group(group)?.pairs.get(CHECKPOINT).map(decode_checkpoint)
     }
 
-    fn hello(&self) -> Hello {
+    /// As it registers.
+    #[must_use]
+    pub fn hello(&self) -> Hello {
         Hello {
             cluster: ClusterId(7),
             node: self.id,
@@ -144,7 +181,7 @@ impl<P: Policy> DataNode<P> {
             address: format!("node-{}:9000", self.id.0),
             peer_address: format!("node-{}:9001", self.id.0),
             fault_domain: format!("rack-{}", self.id.0),
-            lock: LockProof { boot_id: format!("boot-{}", self.id.0), dev: 1, ino: self.id.0 },
+            lock: LockProof { boot_id: format!("boot-{}-{}", self.id.0, self.boots), dev: 1, ino: self.id.0 },
             supervisor_hash: blake3::hash(secret(self.id).as_bytes()).to_hex().to_string(),
             version: "sim".into(),
             pid: 1,

@@ -1,5 +1,5 @@
 //! The disk under a simulated process: its write-ahead log with group commit. Only what was flushed survives a crash
-//! for sure; the flush in flight survives whole or not at all (one write batch has one checksum).
+//! for sure. Of the flush in flight a prefix survives, write by write (one write batch has one checksum): a torn tail.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -97,6 +97,8 @@ pub struct Disk {
     pub fail_next: bool,
     /// Flushes take this much longer, for a while.
     pub slow: Duration,
+    /// The next flush hangs for so long (B4).
+    pub hang: Duration,
 }
 
 impl Disk {
@@ -133,14 +135,34 @@ impl Disk {
         }
     }
 
-    /// The process is gone. `keep`: the flush in flight reached the disk all the same.
-    pub fn crash(&mut self, keep: bool) {
-        if keep {
-            self.complete();
+    /// Jobs of the flush in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The process is gone. `keep`: so many jobs of the flush in flight reached the disk all the same.
+    pub fn crash(&mut self, keep: usize) {
+        for job in std::mem::take(&mut self.in_flight).into_iter().take(keep) {
+            self.finish(job);
         }
-        self.in_flight.clear();
         self.waiting.clear();
         self.fail_next = false;
+        self.hang = Duration::ZERO;
+    }
+
+    /// The newest `entries` of each group's log are lost, flushed or not, down to its checkpoint. How many were lost.
+    pub fn lose_tail(&mut self, entries: u64, checkpoint: impl Fn(&GroupLog) -> u64) -> u64 {
+        let mut lost = 0;
+        for log in self.groups.values_mut() {
+            let Some((&last, _)) = log.entries.last_key_value() else { continue };
+            let keep = last.saturating_sub(entries).max(checkpoint(log));
+            lost += log.entries.split_off(&(keep + 1)).len() as u64;
+            if let Some(hard_state) = &mut log.hard_state {
+                hard_state.commit = hard_state.commit.min(keep);
+            }
+        }
+        lost
     }
 
     /// Flushed state of a group.

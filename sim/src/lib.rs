@@ -16,6 +16,7 @@ pub mod mutant;
 pub mod net;
 pub mod observer_node;
 pub mod plan;
+pub mod regressions;
 pub mod rng;
 pub mod runner;
 pub mod storage;

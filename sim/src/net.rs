@@ -14,8 +14,10 @@ pub enum Host {
     Node(u64),
     /// An observer.
     Observer(u64),
-    /// The client.
+    /// The application that publishes.
     Client,
+    /// An application that reads end offsets.
+    Reader,
 }
 
 impl std::fmt::Display for Host {
@@ -24,6 +26,7 @@ impl std::fmt::Display for Host {
             Self::Node(id) => write!(f, "node-{id}"),
             Self::Observer(id) => write!(f, "obs-{id}"),
             Self::Client => f.write_str("client"),
+            Self::Reader => f.write_str("reader"),
         }
     }
 }
@@ -70,7 +73,7 @@ pub struct Network {
     cut: BTreeSet<(Host, Host)>,
     /// Last delivery per ordered connection: a later message never overtakes an earlier one of its lane.
     last: BTreeMap<(Host, Host, u8), Instant>,
-    /// Messages dropped by a cut, for the vacuity floor.
+    /// Messages dropped or held up by a cut, for the vacuity floor.
     pub dropped_by_cut: u64,
 }
 

@@ -42,6 +42,10 @@ pub struct ObserverNode<P: Policy> {
     pub process: Option<Process<P>>,
     /// Stopped until then (SIGSTOP).
     pub paused_until: Option<Instant>,
+    /// Its wall clock is off by so many microseconds.
+    pub wall_error: i64,
+    /// Applied position that was looked at last.
+    pub looked_at: LogIndex,
 }
 
 impl<P: Policy> ObserverNode<P> {
@@ -56,6 +60,8 @@ impl<P: Policy> ObserverNode<P> {
             incarnation: Incarnation::ZERO,
             process: None,
             paused_until: None,
+            wall_error: 0,
+            looked_at: LogIndex::ZERO,
         }
     }
 

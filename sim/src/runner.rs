@@ -1,16 +1,25 @@
-//! Many runs: seeds over modes, in parallel, with progress and a summary.
+//! Many runs: seeds over modes, in parallel, with progress and a summary of what they exercised.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use quorate_consensus::policy::{Policy, Production};
 
+use crate::checker::floor;
 use crate::coverage::Coverage;
-use crate::mutant;
 use crate::plan::Mode;
 use crate::world::{Outcome, World};
+
+/// Production.
+pub type Rules = Production;
+
+/// Failed runs after which a batch is given up.
+const ENOUGH: usize = 20;
 
 /// Plays one run.
 #[must_use]
@@ -18,39 +27,97 @@ pub fn play<P: Policy>(seed: u64, mode: Mode, print: bool) -> Outcome {
     World::<P>::new(seed, mode, print).run()
 }
 
+/// The mode that a seed of a batch plays: the modes take turns.
+#[must_use]
+pub fn mode_of(seed: u64, modes: &[Mode]) -> Mode {
+    modes[usize::try_from(seed % modes.len() as u64).expect("few modes")]
+}
+
 /// Result of many runs.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// Runs played.
-    pub runs: u64,
-    /// What they exercised together.
-    pub coverage: Coverage,
+    /// Runs played and what they exercised, by mode.
+    pub modes: BTreeMap<Mode, (u64, Coverage)>,
     /// Runs with a violation, by seed.
     pub failed: Vec<Outcome>,
 }
 
-/// Plays every mode with every seed on all cores. Stops early once `enough` runs failed.
+impl Summary {
+    /// Runs played.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.modes.values().map(|(runs, _)| runs).sum()
+    }
+
+    /// What all runs exercised together.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        let mut all = Coverage::default();
+        self.modes.values().for_each(|(_, coverage)| all.merge(coverage));
+        all
+    }
+
+    /// Batch floors: what runs of a mode ought to have exercised and did not.
+    #[must_use]
+    pub fn vacuous(&self) -> Vec<(Mode, &'static str)> {
+        let missing = |(mode, (runs, coverage)): (&Mode, &(u64, Coverage))| {
+            floor::missing(*mode, *runs, coverage).into_iter().map(|what| (*mode, what)).collect::<Vec<_>>()
+        };
+        self.modes.iter().flat_map(missing).collect()
+    }
+
+    /// Nothing was violated and nothing was vacuous.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.failed.is_empty() && self.vacuous().is_empty()
+    }
+
+    fn add(&mut self, outcome: Outcome) {
+        let (runs, coverage) = self.modes.entry(outcome.mode).or_default();
+        *runs += 1;
+        coverage.merge(&outcome.coverage);
+        if outcome.violation.is_some() {
+            self.failed.push(outcome);
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let modes: Vec<String> = self.modes.iter().map(|(mode, (runs, _))| format!("{mode} {runs}")).collect();
+        writeln!(f, "{} runs ({}), {} failed", self.runs(), modes.join(", "), self.failed.len())?;
+        writeln!(f, "exercised: {}", self.coverage())?;
+        for (mode, what) in self.vacuous() {
+            writeln!(f, "mode {mode} never exercised `{what}`")?;
+        }
+        for outcome in &self.failed {
+            let violation = outcome.violation.as_ref().expect("only failed runs are listed");
+            writeln!(f, "seed {} {}: {violation}\n  {}", outcome.seed, outcome.mode, reproduce(outcome))?;
+        }
+        Ok(())
+    }
+}
+
+/// Plays every seed in the mode whose turn it is, on all cores, until all are played, enough have failed, or time is up.
 #[must_use]
-pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], enough: usize) -> Summary {
-    let jobs: Vec<(u64, Mode)> = seeds.flat_map(|seed| modes.iter().map(move |mode| (seed, *mode))).collect();
-    let next = AtomicU64::new(0);
+pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], time: Option<Duration>) -> Summary {
+    let (next, all) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let summary = Mutex::new(Summary::default());
+    let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| loop {
-                let job = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).expect("fits");
-                let Some((seed, mode)) = jobs.get(job).copied() else { return };
-                let outcome = play::<P>(seed, mode, false);
-                let mut summary = summary.lock().expect("no thread panics while it holds the summary");
-                summary.runs += 1;
-                summary.coverage.merge(&outcome.coverage);
-                if outcome.violation.is_some() {
-                    summary.failed.push(outcome);
+                let seed = next.fetch_add(1, Ordering::Relaxed);
+                if seed >= seeds.end || time.is_some_and(|time| began.elapsed() >= time) {
+                    return;
                 }
-                progress(summary.runs, jobs.len() as u64, summary.failed.len());
-                if summary.failed.len() >= enough {
-                    next.store(jobs.len() as u64, Ordering::Relaxed);
+                let outcome = play::<P>(seed, mode_of(seed, modes), false);
+                let mut summary = summary.lock().expect("no thread panics while it holds the summary");
+                summary.add(outcome);
+                progress(summary.runs(), all, summary.failed.len(), began);
+                if summary.failed.len() >= ENOUGH {
+                    next.store(seeds.end, Ordering::Relaxed);
                 }
             });
         }
@@ -60,11 +127,12 @@ pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], enough: usize) -> 
     summary
 }
 
-fn progress(done: u64, all: u64, failed: usize) {
+fn progress(done: u64, all: u64, failed: usize, began: Instant) {
     let mut err = std::io::stderr();
     if err.is_terminal() && (done.is_multiple_of(20) || done == all) {
+        let each = began.elapsed().as_millis() / u128::from(done);
         // Progress is a courtesy: a closed terminal is no reason to stop.
-        let _ = write!(err, "\r{done} of {all} runs, {failed} failed ");
+        let _ = write!(err, "\r{done} of {all} runs, {failed} failed, {each} ms a run ");
     }
 }
 
@@ -73,61 +141,3 @@ fn progress(done: u64, all: u64, failed: usize) {
 pub fn reproduce(outcome: &Outcome) -> String {
     format!("make sim SEED={} MODE={}", outcome.seed, outcome.mode)
 }
-
-/// A mutant: its name, the mode and the checkers that ought to catch it.
-pub struct Mutant {
-    /// Name.
-    pub name: &'static str,
-    /// Mode that is aimed at it.
-    pub mode: Mode,
-    /// Checkers that count as catching it.
-    pub caught_by: &'static [&'static str],
-    /// Plays one run of it.
-    pub play: fn(u64, Mode, bool) -> Outcome,
-}
-
-/// All mutants.
-pub const MUTANTS: &[Mutant] = &[
-    Mutant {
-        name: "no boot wait",
-        mode: Mode::Amnesia,
-        caught_by: &[crate::checker::serving::NAME],
-        play: play::<mutant::NoBootWait>,
-    },
-    Mutant {
-        name: "contact at receipt",
-        mode: Mode::Amnesia,
-        caught_by: &[crate::checker::serving::NAME],
-        play: play::<mutant::ContactAtReceipt>,
-    },
-    Mutant {
-        name: "no silence rule in the vote gate",
-        mode: Mode::Amnesia,
-        caught_by: &[crate::checker::serving::NAME],
-        play: play::<mutant::NoSilenceRule>,
-    },
-    Mutant {
-        name: "acknowledge before flush",
-        mode: Mode::Generic,
-        caught_by: &[crate::checker::durable::NAME, crate::checker::offsets::NAME, crate::checker::identity::NAME],
-        play: play::<mutant::AcknowledgeBeforeFlush>,
-    },
-];
-
-/// Plays a mutant until it is caught by the right checker. The outcome, or how many runs let it live.
-///
-/// # Errors
-/// Number of runs played without catching it.
-pub fn hunt(mutant: &Mutant, seeds: Range<u64>) -> Result<Outcome, u64> {
-    let count = seeds.end - seeds.start;
-    for seed in seeds {
-        let outcome = (mutant.play)(seed, mutant.mode, false);
-        if outcome.violation.as_ref().is_some_and(|v| mutant.caught_by.contains(&v.checker)) {
-            return Ok(outcome);
-        }
-    }
-    Err(count)
-}
-
-/// Production.
-pub type Rules = Production;

@@ -49,6 +49,14 @@ impl Segments {
         MachineImage { state, key_runs: runs.map(|entry| entry.keys.clone()).filter(|keys| !keys.is_empty()).collect() }
     }
 
+    /// The entry at `index` is there and holds `offset`.
+    #[must_use]
+    pub fn holds(&self, index: LogIndex, offset: Offset) -> bool {
+        let found = self.entries.binary_search_by_key(&index, |entry| entry.index);
+        let within = |batch: &StoredBatch| batch.base_offset <= offset && offset < batch.end_offset;
+        found.is_ok_and(|at| self.entries[at].batches.iter().any(within))
+    }
+
     /// Every readable record: offset and value.
     #[must_use]
     pub fn records(&self) -> Vec<(Offset, Bytes)> {

@@ -1,13 +1,17 @@
 //! What happened, as text for people and as a hash for the test that one seed gives one run.
 
-use std::fmt::Arguments;
+use std::fmt::{Arguments, Write};
 
 use crate::time::Instant;
+
+/// Bytes hashed at a time.
+const CHUNK: usize = 16 * 1024;
 
 /// Trace of one run.
 #[derive(Debug)]
 pub struct Trace {
     print: bool,
+    text: String,
     hash: blake3::Hasher,
     lines: u64,
 }
@@ -16,17 +20,20 @@ impl Trace {
     /// Prints every line to standard output if `print`.
     #[must_use]
     pub fn new(print: bool) -> Self {
-        Self { print, hash: blake3::Hasher::new(), lines: 0 }
+        Self { print, text: String::with_capacity(2 * CHUNK), hash: blake3::Hasher::new(), lines: 0 }
     }
 
     /// One event.
     pub fn line(&mut self, at: Instant, text: Arguments<'_>) {
-        let line = format!("{at} {text}");
-        self.hash.update(line.as_bytes());
-        self.hash.update(b"\n");
+        let start = self.text.len();
+        writeln!(self.text, "{at} {text}").expect("a string takes everything");
         self.lines += 1;
         if self.print {
-            println!("{line}");
+            print!("{}", &self.text[start..]);
+        }
+        if self.text.len() >= CHUNK {
+            self.hash.update(self.text.as_bytes());
+            self.text.clear();
         }
     }
 
@@ -39,6 +46,8 @@ impl Trace {
     /// Hash over all lines.
     #[must_use]
     pub fn digest(&self) -> String {
-        self.hash.finalize().to_hex().to_string()
+        let mut hash = self.hash.clone();
+        hash.update(self.text.as_bytes());
+        hash.finalize().to_hex().to_string()
     }
 }

@@ -1,10 +1,18 @@
-//! The cluster under the simulator: 300 seeds, the mutants, and determinism.
+//! The cluster under the simulator: fixed and fresh seeds, the regression list, the mutants, and determinism.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use quorate_sim::mutant::hunt_all;
 use quorate_sim::plan::Mode;
-use quorate_sim::runner::{hunt, play, play_all, reproduce, Rules, MUTANTS};
+use quorate_sim::regressions;
+use quorate_sim::runner::{play, play_all, Rules};
 
 /// Seeds of every run of the tests, spread over the modes.
-const SEEDS: u64 = 100;
+const FIXED: u64 = 1_000;
+/// Seeds that no run played before.
+const FRESH: u64 = 250;
+/// A mutant that lives longer is not caught.
+const MUTANT_SEEDS: u64 = 2_000;
 
 #[test]
 fn the_same_seed_twice_gives_the_same_trace() {
@@ -16,28 +24,32 @@ fn the_same_seed_twice_gives_the_same_trace() {
 }
 
 #[test]
-fn no_promise_is_broken_in_three_hundred_runs() {
-    let summary = play_all::<Rules>(0..SEEDS, &Mode::ALL, 5);
-    println!("{} runs; exercised: {}", summary.runs, summary.coverage);
-    let failed: Vec<String> = summary
-        .failed
-        .iter()
-        .map(|outcome| format!("{}\n  {}", outcome.violation.as_ref().expect("failed"), reproduce(outcome)))
-        .collect();
-    assert!(failed.is_empty(), "{} runs failed:\n{}", failed.len(), failed.join("\n"));
-    for exercised in
-        ["veto silence", "veto boot", "resigned contact", "exit notices", "snapshots installed", "batches sent again"]
-    {
-        assert!(summary.coverage.get(exercised) > 0, "no run exercised `{exercised}`: {}", summary.coverage);
+fn no_promise_is_broken_with_fixed_seeds() {
+    let summary = play_all::<Rules>(0..FIXED, &Mode::ALL, None);
+    println!("{summary}");
+    assert!(summary.is_clean(), "{summary}");
+}
+
+#[test]
+fn no_promise_is_broken_with_fresh_seeds() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
+    let from = now.as_secs() * 1_000;
+    let summary = play_all::<Rules>(from..from + FRESH, &Mode::ALL, None);
+    println!("{summary}");
+    assert!(summary.failed.is_empty(), "{summary}");
+}
+
+#[test]
+fn what_was_found_once_stays_mended() {
+    for known in regressions::all().expect("the list can be read") {
+        let outcome = play::<Rules>(known.seed, known.mode, false);
+        assert_eq!(outcome.violation, None, "{} {} {}: {}", known.day, known.mode, known.seed, known.found);
     }
 }
 
 #[test]
 fn every_mutant_is_caught_by_the_checker_that_ought_to() {
-    for mutant in MUTANTS {
-        match hunt(mutant, 0..2_000) {
-            Ok(outcome) => println!("{}: {}", mutant.name, outcome.violation.expect("caught")),
-            Err(runs) => panic!("{} lives after {runs} seeds of mode {}", mutant.name, mutant.mode),
-        }
-    }
+    let hunts = hunt_all(&(0..MUTANT_SEEDS), |_| {});
+    let alive: Vec<&str> = hunts.iter().filter(|hunt| hunt.caught.is_none()).map(|hunt| hunt.mutant.name).collect();
+    assert!(alive.is_empty(), "not caught within {MUTANT_SEEDS} seeds: {}", alive.join("; "));
 }

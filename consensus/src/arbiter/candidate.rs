@@ -27,10 +27,10 @@ pub fn choose(
         let seen = eligible(scene, partition, *node)?;
         let view = scene.view.node(*node)?;
         let report = &seen.report;
-        let demoted = report.resigned_for_fence || failed(*replica);
+        let demoted = scene.failed_last && (report.resigned_for_fence || failed(*replica));
+        let hears = report.hears_quorum || !scene.failed_last;
         let (stays, pinned) = (!scene.view.draining(scene.directory, *node), partition.pin == Some(*node));
-        let rank: Rank =
-            (report.hears_quorum, stays, report.last_term, !demoted, report.last_index, pinned, Reverse(place));
+        let rank: Rank = (hears, stays, report.last_term, !demoted, report.last_index, pinned, Reverse(place));
         Some((rank, *replica, view.incarnation))
     });
     let (_, candidate, candidate_incarnation) = ranked.max_by_key(|(rank, ..)| *rank)?;

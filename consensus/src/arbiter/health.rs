@@ -92,6 +92,8 @@ pub struct Scene<'a> {
     pub timing: &'a Timing,
     /// Now.
     pub now: BootTime,
+    /// P2: a candidate that failed, resigned or hears nobody comes last. False only in a mutant.
+    pub failed_last: bool,
 }
 
 /// How long an elected leader may take to its first lease before it counts as none: it resigns by itself after
@@ -159,7 +161,7 @@ fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leade
 
 /// What is wrong with a reported leader, and since when.
 fn fault(scene: &Scene<'_>, partition: &Partition, leader: Leader, elected_at: BootTime) -> Option<(Cause, BootTime)> {
-    let Scene { directory, view, leases, timing, now } = *scene;
+    let Scene { directory, view, leases, timing, now, .. } = *scene;
     let node = view.node(leader.node)?;
     let seen = node.reports.get(&partition.group)?;
     if view.suspect(leader.node, now) {

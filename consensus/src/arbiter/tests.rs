@@ -63,6 +63,7 @@ impl Stage {
             leases: &self.leases,
             timing: &self.timing,
             now: self.now,
+            failed_last: true,
         }
     }
 

@@ -10,6 +10,7 @@ use quorate_proto::v1::{Failover, Reason};
 
 use super::command::{CommandKind, Death, DirectoryCommand, Lease, Placement};
 use super::{Directory, Node, Partition, Topic, FAILOVERS_KEPT, OPERATIONS_KEPT, PARTITIONS_MAX};
+use crate::policy::{Policy, Production, Rule};
 
 /// What a command did.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,12 +63,17 @@ type Result_ = Result<Applied, Refusal>;
 impl Directory {
     /// Applies the command at `index`. Indices only grow.
     pub fn apply(&mut self, index: LogIndex, term: Term, command: DirectoryCommand) -> Outcome {
+        self.apply_as::<Production>(index, term, command)
+    }
+
+    /// The same under a policy.
+    pub fn apply_as<P: Policy>(&mut self, index: LogIndex, term: Term, command: DirectoryCommand) -> Outcome {
         self.skip_to(index, term);
         let version = self.version;
         let DirectoryCommand { at, operation, kind } = command;
         let result = match kind {
             CommandKind::Bootstrap(cluster) => self.bootstrap(cluster),
-            CommandKind::Register(hello) => self.register(*hello),
+            CommandKind::Register(hello) => self.register::<P>(*hello),
             CommandKind::CreateTopic { name, topic, partitions } => {
                 self.create_topic(at, operation, name, topic, &partitions)
             }
@@ -153,7 +159,7 @@ impl Directory {
         Ok(Applied::Bootstrapped)
     }
 
-    fn register(&mut self, mut hello: Hello) -> Result_ {
+    fn register<P: Policy>(&mut self, mut hello: Hello) -> Result_ {
         hello.cluster = ClusterId::NONE;
         self.check_registration(&hello)?;
         let id = hello.node;
@@ -167,8 +173,8 @@ impl Directory {
         }
         // S2: the kernel gave the newer incarnation the lock that the older one held, on the same boot.
         let older = node.registered.incarnation;
-        let proven =
-            older < hello.incarnation && holds_same_lock(&node.registered.lock, &hello.lock) && older > node.dead;
+        let same_lock = holds_same_lock(&node.registered.lock, &hello.lock) || !P::keeps(Rule::DeathProof);
+        let proven = older < hello.incarnation && same_lock && older > node.dead;
         node.registered = hello;
         self.bump_topology();
         if proven {

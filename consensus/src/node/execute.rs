@@ -195,7 +195,7 @@ impl<P: Policy> PartitionReplica<P> {
             return Ok(EntryDone { index, appended: None, answers: Vec::new() });
         }
         let view = EntryView::parse(entry.data).map_err(|error| format!("{index}: {error}"))?;
-        let applied = self.machine.apply(index, term, &view).map_err(|error| error.to_string())?;
+        let applied = self.machine.apply_as::<P>(index, term, &view).map_err(|error| error.to_string())?;
         let waiting = self.pipeline.applied(term, index, now);
         let nothing = applied.entry.batches.is_empty() && applied.entry.keys.is_empty();
         Ok(EntryDone {

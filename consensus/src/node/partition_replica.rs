@@ -14,6 +14,7 @@ use raft::eraftpb::{Entry, MessageType};
 use super::checkpoints::Checkpoints;
 use super::cluster_time::ClusterTime;
 use super::config::{MachineImage, NodeConfig};
+use super::early_keys::EarlyKeys;
 use super::effect::{NodeEffect, Observers, View};
 use super::handoff::Handoff;
 use super::marks::Marks;
@@ -100,6 +101,8 @@ pub(super) struct PartitionReplica<P: Policy> {
     pub(super) report_now: bool,
     /// The machine cannot go on: set aside at the end of this event (M3).
     pub(super) failed: Option<String>,
+    /// A mutant's table; production leaves it empty.
+    pub(super) early_keys: EarlyKeys,
     /// Stands in the node's list of partitions that this turn touched.
     pub(super) touched: bool,
 }
@@ -150,6 +153,7 @@ impl<P: Policy> PartitionReplica<P> {
             backlog: 0,
             report_now: false,
             failed: None,
+            early_keys: EarlyKeys::default(),
             touched: false,
         })
     }

@@ -13,7 +13,7 @@ use super::partition_replica::{PartitionReplica, Turn};
 use super::pipeline::{share, Request};
 use super::refuse;
 use crate::partition::Admission;
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 /// What becomes of a publish at its arrival.
 enum Arrival {
@@ -29,6 +29,9 @@ impl<P: Policy> PartitionReplica<P> {
         match self.admit(&publish, turn) {
             Ok(Arrival::Admitted(header)) => {
                 turn.counters.admitted += 1;
+                if !P::keeps(Rule::KeysAtApply) {
+                    self.early_keys.remember(&publish.batch);
+                }
                 self.pipeline.admit(request(publish, header, turn));
             }
             Ok(Arrival::Known(receipt)) => {
@@ -47,7 +50,10 @@ impl<P: Policy> PartitionReplica<P> {
         let batch = BatchView::parse_verified(publish.batch.clone())
             .map_err(|error| refuse::bad_batch(&self.assignment, error.to_string()))?;
         let header = *batch.header();
-        match self.machine.admit(&header, self.pipeline.in_flight()) {
+        if !P::keeps(Rule::KeysAtApply) && self.early_keys.knows(&batch) {
+            return Ok(Arrival::Known(Receipt { count: header.count, duplicate_batch: true, ..Receipt::default() }));
+        }
+        match self.machine.admit_as::<P>(&header, self.pipeline.in_flight()) {
             Admission::Answer(receipt) => Ok(Arrival::Known(receipt)),
             Admission::Refuse(refusal) => Err(refusal),
             Admission::Append => {
@@ -105,6 +111,10 @@ impl<P: Policy> PartitionReplica<P> {
             }
         });
         match arrival {
+            Ok(()) if !P::keeps(Rule::ReadsWait) => {
+                let result = Ok((self.machine.high_watermark(), self.replica.term()));
+                turn.out.push(NodeEffect::ReadAnswer { ticket, result });
+            }
             Ok(()) => {
                 self.reads.ask(ticket, self.replica.term());
                 self.replica.read_index(turn.now, ticket, &mut self.effects);

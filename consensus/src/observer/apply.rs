@@ -69,7 +69,7 @@ impl<P: Policy> ObserverCore<P> {
         if let Some(node) = unclean {
             self.view.fault(node, now);
         }
-        let Outcome { result, .. } = self.directory.apply(at.0, at.1, command);
+        let Outcome { result, .. } = self.directory.apply_as::<P>(at.0, at.1, command);
         // A pending entry of another term lost its place to this one.
         let pending = self.pending.remove(&at.0).filter(|(term, _)| *term == at.1).map(|(_, pending)| pending);
         if !self.leading {

@@ -75,6 +75,7 @@ impl<P: Policy> ObserverCore<P> {
             leases: &self.leases.table,
             timing: &self.cfg.timing,
             now,
+            failed_last: P::keeps(crate::policy::Rule::FailedLast),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quorate_proto::control::{Permit, SessionDown};
 use quorate_proto::ids::{GroupId, NodeId, OperationId, Ticket};
 use quorate_proto::refusal::Refusal;
-use quorate_proto::time::BootTime;
+use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::Reason;
 
 use super::core::{ObserverCore, Out};
@@ -16,8 +16,8 @@ use super::handoff::Moves;
 use super::pending::Pending;
 use super::ObserverEffect;
 use crate::arbiter::{Arbiter, Scene};
-use crate::directory::{place, CommandKind, Death, DirectoryCommand, PARTITIONS_MAX};
-use crate::policy::Policy;
+use crate::directory::{place, Applied, CommandKind, Death, DirectoryCommand, PARTITIONS_MAX};
+use crate::policy::{Policy, Rule};
 use crate::replica::ProposeError;
 
 impl<P: Policy> ObserverCore<P> {
@@ -118,6 +118,7 @@ impl<P: Policy> ObserverCore<P> {
             leases: &self.leases.table,
             timing: &self.cfg.timing,
             now,
+            failed_last: P::keeps(Rule::FailedLast),
         };
         let (arbiter, moves) = (&mut self.arbiter, &self.moves);
         // A handoff is not disturbed while its own deadline runs (H2).
@@ -139,6 +140,7 @@ impl<P: Policy> ObserverCore<P> {
             leases: &self.leases.table,
             timing: &self.cfg.timing,
             now,
+            failed_last: P::keeps(Rule::FailedLast),
         };
         let hit = self.arbiter.examine_death(&scene, death.node, death.incarnation);
         let permits = hit.into_iter().filter_map(|(_, permit)| permit).collect();
@@ -149,7 +151,11 @@ impl<P: Policy> ObserverCore<P> {
         let groups: Vec<GroupId> = permits.iter().map(|p| p.group).collect();
         let died = death.as_ref().map(|d| (d.node, d.incarnation));
         let pending = Pending::Permits { groups: groups.clone(), death: died };
-        if self.propose(now, CommandKind::IssuePermits { death, permits }, pending, out) {
+        let kind = CommandKind::IssuePermits { death, permits };
+        if !P::keeps(Rule::CommittedPermit) {
+            self.push_uncommitted(&kind, out);
+        }
+        if self.propose(now, kind, pending, out) {
             self.arbiter.set_pending(groups, true);
         } else if let Some(key) = died {
             // The supervisor repeats its notice.
@@ -157,6 +163,16 @@ impl<P: Policy> ObserverCore<P> {
                 let result = Err(self.not_leading(key.0.to_string()));
                 out.push(ObserverEffect::ExitAnswer { ticket, result });
             }
+        }
+    }
+
+    /// A mutant's haste: permits, and the basis that they would have, before they are in the log.
+    fn push_uncommitted(&self, kind: &CommandKind, out: &mut Out) {
+        let mut ahead = self.directory.clone();
+        let (index, term) = ahead.applied();
+        let command = DirectoryCommand { at: LogTime::ZERO, operation: OperationId::NONE, kind: kind.clone() };
+        if let Ok(Applied::Permits { issued, .. }) = ahead.apply_as::<P>(index.next(), term, command).result {
+            self.push_permits(&issued, out);
         }
     }
 

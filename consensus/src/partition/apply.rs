@@ -10,6 +10,7 @@ use super::outcome::{duplicate_receipt, push_fate, refuse_batch, BatchResult, Fa
 use super::producers::Verdict;
 use super::{Applied, ApplyError, BatchOutcome, Partition};
 use crate::node::effect::{AppliedEntry, StoredBatch};
+use crate::policy::{Policy, Production};
 
 impl Partition {
     /// Applies an entry without payload, or one of Raft's own (configuration): only the position moves.
@@ -28,6 +29,19 @@ impl Partition {
     /// The entry cannot be applied by this software or its bytes are damaged: the replica must stop. The machine may
     /// have applied a part of the entry and must not be used any more.
     pub fn apply(&mut self, index: LogIndex, term: Term, entry: &EntryView) -> Result<Applied, ApplyError> {
+        self.apply_as::<Production>(index, term, entry)
+    }
+
+    /// The same under a policy.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn apply_as<P: Policy>(
+        &mut self,
+        index: LogIndex,
+        term: Term,
+        entry: &EntryView,
+    ) -> Result<Applied, ApplyError> {
         self.expect_next(index)?;
         if !matches!(entry.kind(), EntryKind::Batches | EntryKind::Trim) {
             return Err(ApplyError::Unsupported { index, kind: entry.kind() });
@@ -56,7 +70,7 @@ impl Partition {
             if self.next_offset.0.checked_add(u64::from(batch.count())).is_none_or(|end| end == u64::MAX) {
                 return Err(ApplyError::OffsetsExhausted { index, next: self.next_offset });
             }
-            let outcome = self.apply_batch(term, &batch, &mut new_keys, &mut applied.entry.batches);
+            let outcome = self.apply_batch::<P>(term, &batch, &mut new_keys, &mut applied.entry.batches);
             applied.outcomes.push(outcome);
         }
         applied.entry.keys = key_run::encode(index, self.log_time, &new_keys);
@@ -88,7 +102,7 @@ impl Partition {
         }
     }
 
-    fn apply_batch(
+    fn apply_batch<P: Policy>(
         &mut self,
         term: Term,
         batch: &BatchView,
@@ -98,7 +112,7 @@ impl Partition {
         let header = batch.header();
         let id = &header.identity;
         if id.producer != ProducerId::NONE {
-            match self.producers.judge(id, header.count) {
+            match self.producers.judge::<P>(id, header.count) {
                 Verdict::Accept => {}
                 Verdict::Duplicate(result) => return Ok(duplicate_receipt(header, result)),
                 Verdict::Refuse(why) => return Err(refuse_batch(&self.label, header, why)),

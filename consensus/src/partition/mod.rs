@@ -29,6 +29,7 @@ pub use in_flight::{Admission, InFlight};
 pub use keys::KnownKey;
 
 use crate::node::effect::AppliedEntry;
+use crate::policy::{Policy, Production, Rule};
 use in_flight::InFlightProducer;
 use keys::KeyWindow;
 use outcome::{refuse_batch, BatchRefusal};
@@ -115,6 +116,12 @@ impl Partition {
     /// again. [`Admission::Answer`] may be given by the serving leader only (W3).
     #[must_use]
     pub fn admit(&self, header: &BatchHeader, in_flight: &InFlight) -> Admission {
+        self.admit_as::<Production>(header, in_flight)
+    }
+
+    /// The same under a policy.
+    #[must_use]
+    pub fn admit_as<P: Policy>(&self, header: &BatchHeader, in_flight: &InFlight) -> Admission {
         let id = &header.identity;
         if id.producer == ProducerId::NONE {
             return Admission::Append;
@@ -124,16 +131,16 @@ impl Partition {
                 return Admission::Refuse(refuse_batch(&self.label, header, BatchRefusal::Fenced { newest: epoch }));
             }
             let expected = if id.epoch == epoch { next } else { quorate_proto::ids::Sequence::ZERO };
-            if id.base_sequence > expected {
+            if id.base_sequence > expected && P::keeps(Rule::NoSequenceGap) {
                 let why = BatchRefusal::OutOfSequence { expected };
                 return Admission::Refuse(refuse_batch(&self.label, header, why));
             }
             // A copy of something still in flight is appended as well: apply answers it with the first result.
-            if id.base_sequence == expected || !self.producers.has_applied(id) {
+            if id.base_sequence >= expected || !self.producers.has_applied(id) {
                 return Admission::Append;
             }
         }
-        match self.producers.judge(id, header.count) {
+        match self.producers.judge::<P>(id, header.count) {
             Verdict::Accept => Admission::Append,
             Verdict::Duplicate(result) => Admission::Answer(outcome::duplicate_receipt(header, result)),
             Verdict::Refuse(why) => Admission::Refuse(refuse_batch(&self.label, header, why)),

@@ -8,6 +8,7 @@ use quorate_proto::limits::{PRODUCER_IDLE, PRODUCER_OUTCOME_RUNS, PRODUCER_RESUL
 use quorate_proto::time::LogTime;
 
 use super::outcome::{BatchRefusal, BatchResult};
+use crate::policy::{Policy, Rule};
 
 /// One producer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +85,7 @@ impl Producers {
 
     /// Judges a batch against what is applied. Room for a new producer is not looked at: only an entry's log time
     /// can tell (see [`Self::make_room`]).
-    pub(super) fn judge(&self, id: &BatchIdentity, count: u32) -> Verdict<'_> {
+    pub(super) fn judge<P: Policy>(&self, id: &BatchIdentity, count: u32) -> Verdict<'_> {
         let Some(known) = self.known.get(&id.producer) else {
             return Verdict::Accept;
         };
@@ -93,6 +94,9 @@ impl Producers {
         }
         let expected = if id.epoch == known.epoch { known.next } else { Sequence::ZERO };
         if id.base_sequence == expected {
+            return Verdict::Accept;
+        }
+        if id.base_sequence > expected && !P::keeps(Rule::NoSequenceGap) {
             return Verdict::Accept;
         }
         let refused = Verdict::Refuse(BatchRefusal::OutOfSequence { expected });

@@ -19,7 +19,7 @@ use raft::StateRole;
 use super::lead::Lead;
 use super::{election_bounds, tick_of, Out, Replica};
 use crate::effect::{Note, ReplicaEffect};
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 /// Ticks made up for after a late call; a longer stop is no reason to time out.
 const MAX_LATE_TICKS: u32 = 3;
@@ -135,20 +135,28 @@ impl<P: Policy> Replica<P> {
     /// F3: what time alone takes from a leader.
     fn guard_leadership(&mut self, now: BootTime, out: &mut Out) {
         let (Some(lead), Some(contact)) = (&self.lead, self.contact(now)) else { return };
-        if !self.governed() || !P::RESIGN {
+        if !self.governed() || !P::keeps(Rule::Resign) {
             return;
         }
         let timing = &self.cfg.timing;
         if now >= lead.fence_resign_at(contact, timing) {
             self.resign(now, "contact", true, out);
-        } else if P::LEASE && now >= lead.lease_resign_at(timing, self.cfg.observer_loss) {
+        } else if self.resigns_without_lease() && now >= lead.lease_resign_at(timing, self.cfg.observer_loss) {
             self.resign(now, "lease", false, out);
         }
+    }
+
+    fn resigns_without_lease(&self) -> bool {
+        P::keeps(Rule::Resign) && P::keeps(Rule::LeaseResign) && P::keeps(Rule::Lease)
     }
 
     /// Ends the own leadership for good.
     pub(super) fn resign(&mut self, now: BootTime, why: &'static str, for_fence: bool, out: &mut Out) {
         if self.lead.is_none() {
+            return;
+        }
+        if !P::keeps(Rule::ReleaseFinal) {
+            self.announce_only(now, for_fence, out);
             return;
         }
         self.end_leadership(now, for_fence, why, out);
@@ -223,7 +231,7 @@ impl<P: Policy> Replica<P> {
 
     /// Refused as superseded or released: final (F3).
     pub fn lease_superseded(&mut self, now: BootTime, term: Term, out: &mut Out) {
-        if self.lead.as_ref().is_some_and(|lead| lead.term == term) && P::RESIGN {
+        if self.lead.as_ref().is_some_and(|lead| lead.term == term) && self.resigns_without_lease() {
             self.resign(now, "superseded", false, out);
         }
         self.drive(now, out);
@@ -256,10 +264,11 @@ impl<P: Policy> Replica<P> {
 
     fn may_serve_until(&self, now: BootTime) -> BootTime {
         let (Some(lead), Some(contact)) = (&self.lead, self.contact(now)) else { return BootTime::ZERO };
-        if !self.governed() || self.held || self.stopped() || self.applied < lead.noop {
+        let noop_applied = self.applied >= lead.noop || !P::keeps(Rule::ReadsWait);
+        if !self.governed() || self.held || self.stopped() || !noop_applied {
             return BootTime::ZERO;
         }
-        lead.may_serve_until(contact, &self.cfg.timing, self.cfg.observer_loss, P::LEASE)
+        lead.may_serve_until(contact, &self.cfg.timing, self.cfg.observer_loss, P::keeps(Rule::Lease))
     }
 
     /// Refreshes the word that readers on other threads test.
@@ -271,6 +280,16 @@ impl<P: Policy> Replica<P> {
         if backward || (forward && until > self.published) {
             self.published = until;
             out.push(ReplicaEffect::ServeUntil(until));
+        }
+    }
+
+    /// F1 without lease and no-op: contact + F of a leader, `ZERO` of anybody else. A checker holds that no two replicas
+    /// are within theirs at one instant.
+    #[must_use]
+    pub fn fence_until(&self, now: BootTime) -> BootTime {
+        match self.contact(now) {
+            Some(contact) if self.governed() && !self.stopped() => contact + self.cfg.timing.fence,
+            _ => BootTime::ZERO,
         }
     }
 

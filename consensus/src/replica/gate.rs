@@ -179,7 +179,7 @@ impl Permits {
     pub(super) fn usable(&self, now: BootTime, valid: Duration, once: bool) -> Option<(&Permit, BootTime)> {
         let (permit, received) = self.mine.as_ref()?;
         let until = *received + valid;
-        (now < until && self.judge(permit.epoch, once).is_ok()).then_some((permit, until))
+        ((now < until || !once) && self.judge(permit.epoch, once).is_ok()).then_some((permit, until))
     }
 }
 

@@ -18,7 +18,7 @@ use super::lead::Lead;
 use super::{role_of, Out, Replica};
 use crate::effect::{Note, PersistWrite, ReadId, ReplicaEffect};
 use crate::envelope::{Envelope, Lane};
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 /// One `Apply` at most, bytes.
 const APPLY_BYTES: u64 = 4 * 1024 * 1024;
@@ -146,9 +146,10 @@ impl<P: Policy> Replica<P> {
         self.permits.spend(epoch);
         self.leader_won = (term, epoch);
         let mut lead = Lead::new(term, epoch, now, self.raw.raft.raft_log.last_index());
-        // First contact: the send time of the vote requests that were granted.
+        // First contact: the send time of the vote requests that were granted (C2).
+        let sent_counts = P::keeps(Rule::ContactStamp) && P::keeps(Rule::FirstContact);
         for (&voter, &stamp) in self.candidacy.iter().flat_map(|c| &c.grants) {
-            lead.contacted(voter, if P::CONTACT_FROM_STAMP { stamp } else { now });
+            lead.contacted(voter, if sent_counts { stamp } else { now });
         }
         // H1: the permit of a planned handoff contains the first lease.
         if let Some(planned) = self.candidacy.as_ref().and_then(|c| c.permit.as_ref()?.planned) {
@@ -177,6 +178,18 @@ impl<P: Policy> Replica<P> {
         self.own_release = Some((lead.term, now + window * RELEASE_RIDES));
         out.push(ReplicaEffect::Released { term: lead.term, for_fence });
         self.announce_release(out);
+    }
+
+    /// A mutant's release: told, and not kept.
+    pub(super) fn announce_only(&mut self, now: BootTime, for_fence: bool, out: &mut Out) {
+        let term = self.term();
+        let window = self.cfg.timing.fence + self.cfg.timing.margin;
+        if self.own_release.is_none_or(|(told, until)| told < term || until < now) {
+            self.facts.learn(Ended::Released { replica: self.cfg.me, term });
+            self.own_release = Some((term, now + window * RELEASE_RIDES));
+            out.push(ReplicaEffect::Released { term, for_fence });
+            self.announce_release(out);
+        }
     }
 
     /// An envelope without a Raft message (`MsgHup` is never sent otherwise) that carries the release (F3).
@@ -236,7 +249,7 @@ impl<P: Policy> Replica<P> {
 
     /// Emits writes and completes what is flushed, in order.
     pub(super) fn settle(&mut self, now: BootTime, out: &mut Out) {
-        self.outbox.emit(out, !P::FLUSH_BEFORE_ACK);
+        self.outbox.emit(out, !P::keeps(Rule::FlushBeforeAck));
         while let Some(step) = self.outbox.pop() {
             if let Some(number) = step.ready {
                 self.raw.on_persist_ready(number);

@@ -19,7 +19,7 @@ use raft::StateRole;
 use super::{Heard, Out, Replica};
 use crate::effect::{Note, ReplicaEffect};
 use crate::envelope::Envelope;
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 impl<P: Policy> Replica<P> {
     /// A message from a peer.
@@ -188,7 +188,7 @@ impl<P: Policy> Replica<P> {
     fn response(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
         let (from, echo, message) = (envelope.from, envelope.echo, envelope.message);
         if let Some(lead) = self.lead.as_mut().filter(|lead| lead.term.0 == message.term) {
-            let stamp = if P::CONTACT_FROM_STAMP { echo.filter(|&stamp| stamp <= now) } else { Some(now) };
+            let stamp = if P::keeps(Rule::ContactStamp) { echo.filter(|&stamp| stamp <= now) } else { Some(now) };
             if let Some(stamp) = stamp {
                 lead.contacted(from.0, stamp);
             }

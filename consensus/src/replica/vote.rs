@@ -27,7 +27,7 @@ use super::gate::Verdict;
 use super::{Heard, Out, Replica};
 use crate::effect::{Note, ReplicaEffect};
 use crate::envelope::{Envelope, Lane};
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 /// How long a candidate whose vote requests are out repeats them before it tries a new term, in campaign retries.
 const CANDIDATE_PATIENCE: u32 = 6;
@@ -167,27 +167,40 @@ impl<P: Policy> Replica<P> {
         if !names {
             return Verdict::veto("permit");
         }
-        if let Err(rule) = self.permits.judge(permit.epoch, P::PERMIT_ONCE) {
+        if let Err(rule) = self.permits.judge(permit.epoch, P::keeps(Rule::PermitOnce)) {
             return Verdict::veto(rule);
         }
-        if P::RELEASE_FIRST && !self.facts.fulfils(permit) {
+        if P::keeps(Rule::ReleaseFirst) && !self.facts.fulfils(permit) {
             return Verdict::veto("unreleased");
         }
-        if self.suspect && permit.kind == PermitKind::Normal {
+        if self.suspect && permit.kind == PermitKind::Normal && P::keeps(Rule::SuspectVeto) {
             return Verdict::veto("suspect");
         }
         let window = self.cfg.timing.fence + self.cfg.timing.margin;
         let up = now.since(self.cfg.started);
-        if P::BOOT_WAIT && up <= window && !permit.clear {
+        if up <= window && !permit.clear && self.boot_wait_applies(now, window, candidate) {
             return Verdict::wait("boot", window - up + Duration::from_nanos(1));
         }
-        if P::SILENCE_RULE {
+        if P::keeps(Rule::Silence) {
             let left = self.acks.wait(now, window, &self.facts, self.cfg.me, candidate);
             if !left.is_zero() {
                 return Verdict::wait("silence", left);
             }
         }
         Verdict::Pass
+    }
+
+    /// V1c. Both exceptions are mutants': an empty memory proves nothing.
+    fn boot_wait_applies(
+        &mut self,
+        now: BootTime,
+        window: Duration,
+        candidate: (ReplicaId, Incarnation, Term),
+    ) -> bool {
+        if !P::keeps(Rule::EmptyMemory) && self.acks.wait(now, window, &self.facts, self.cfg.me, candidate).is_zero() {
+            return false;
+        }
+        P::keeps(Rule::BootWait)
     }
 
     /// V1b for a voter that leads: veto while it has contact, else resign.
@@ -243,7 +256,9 @@ impl<P: Policy> Replica<P> {
         self.step(envelope.message, out);
         let raft = &self.raw.raft;
         if kind == MessageType::MsgRequestVote && raft.term == term && raft.vote == from.0 {
-            self.acks.note(from, Term(term), incarnation, now);
+            if P::keeps(Rule::VoteAcknowledges) {
+                self.acks.note(from, Term(term), incarnation, now);
+            }
             self.vote_heard = stamp.map(|stamp| Heard { from, term: Term(term), stamp });
         }
     }
@@ -302,12 +317,13 @@ impl<P: Policy> Replica<P> {
         let Some((permit, until)) = self.candidacy.as_ref().and_then(|c| Some((c.permit.clone()?, c.until))) else {
             return false;
         };
-        let spent = P::PERMIT_ONCE && self.permits.is_spent(permit.epoch);
-        now < until && !spent && (real || self.gate_own_vote(now, &permit) == Verdict::Pass)
+        let spent = P::keeps(Rule::PermitOnce) && self.permits.is_spent(permit.epoch);
+        let valid = now < until || !P::keeps(Rule::PermitOnce);
+        valid && !spent && (real || self.gate_own_vote(now, &permit) == Verdict::Pass)
     }
 
     fn usable_permit(&self, now: BootTime) -> Option<(Permit, BootTime)> {
-        let (permit, until) = self.permits.usable(now, self.cfg.timing.permit_valid, P::PERMIT_ONCE)?;
+        let (permit, until) = self.permits.usable(now, self.cfg.timing.permit_valid, P::keeps(Rule::PermitOnce))?;
         // A planned one that waits for its release is pursued by the time-out-now that brings it.
         self.facts.fulfils(permit).then(|| (permit.clone(), until))
     }

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use quorate_consensus::observer::ObserverEvent;
 use quorate_consensus::policy::Policy;
-use quorate_proto::control::ExitNotice;
-use quorate_proto::ids::{NodeId, PartitionNo, Ticket};
+use quorate_proto::ids::{Incarnation, NodeId};
 
 use super::observer::{host as observer_host, id_of};
 use super::{What, World, NODES, OBSERVERS};
@@ -15,7 +13,7 @@ use crate::plan::{Fault, Target};
 impl<P: Policy> World<P> {
     fn resolve(&self, target: Target) -> Host {
         let leader = || {
-            let serving = self.group_of(PartitionNo(0)).and_then(|group| self.serving.holder(self.now, group));
+            let serving = self.groups.first().and_then(|group| self.checkers.serving.holder(self.now, *group));
             serving.unwrap_or(NODES[0])
         };
         let follower = |which: usize| {
@@ -29,6 +27,11 @@ impl<P: Policy> World<P> {
             Target::Leader => Host::Node(leader().0),
             Target::FirstFollower => follower(0),
             Target::SecondFollower => follower(1),
+            Target::ObserverLeader => {
+                let leading = |process: &crate::observer_node::Process<P>| process.core.is_leading();
+                let found = self.observers.values().find(|o| o.process.as_ref().is_some_and(leading));
+                observer_host(found.map_or(OBSERVERS[0], |observer| observer.id))
+            }
         }
     }
 
@@ -39,14 +42,29 @@ impl<P: Policy> World<P> {
         self.coverage.count("faults");
         match fault {
             Fault::Crash { target, down, notice } => match self.resolve(target) {
-                Host::Node(id) => self.exit(NodeId(id), notice, down),
+                Host::Node(id) => self.crash(NodeId(id), notice, down),
                 host @ Host::Observer(_) => {
                     self.observer_crash(id_of(host));
                     self.after(down, What::Start(host));
                 }
-                Host::Client => {}
+                Host::Client | Host::Reader => {}
             },
-            Fault::Pause { target, span } => self.pause(target, span),
+            Fault::PowerCut { down } => {
+                self.coverage.count("power cuts");
+                for id in NODES {
+                    let down = self.chance.span(Duration::from_millis(50), down);
+                    // The supervisors are gone as well.
+                    self.crash(id, false, down);
+                    self.node_mut(id).boots += 1;
+                }
+            }
+            Fault::Stop { target, down } => self.on_node(target, |world, id| world.node_stop(id, down)),
+            Fault::Pause { target, span, inside: true } => {
+                self.on_node(target, |world, id| world.node_mut(id).stop_inside = Some(span));
+                self.coverage.count("faults that bit");
+            }
+            Fault::Pause { target, span, inside: false } => self.pause(target, span),
+            Fault::StopCandidate { span } => self.stop_candidate = Some(span),
             Fault::Cut { from, to, span } => {
                 let (from, to) = (self.resolve(from), self.resolve(to));
                 self.cut(from, to, span);
@@ -58,33 +76,77 @@ impl<P: Policy> World<P> {
                     self.cut(observer, host, span);
                 }
             }
+            Fault::Isolate { target, span } => self.isolate(target, span),
             Fault::OneWay { target, inbound, peers_only } => self.one_way(target, inbound, peers_only),
-            Fault::FlushError { target } => {
-                if let Host::Node(id) = self.resolve(target) {
-                    // More than one suspect log may need an operator (B2): out of this run's scope.
-                    if !self.nodes.values().any(|node| node.suspect || node.disk.fail_next) {
-                        self.node_mut(NodeId(id)).disk.fail_next = true;
-                    }
+            Fault::FlushError { target } => self.on_node(target, |world, id| {
+                // More than one suspect log may need an operator (B2): out of this run's scope.
+                if !world.nodes.values().any(|node| node.suspect || node.disk.fail_next) {
+                    world.node_mut(id).disk.fail_next = true;
                 }
+            }),
+            Fault::SlowDisk { target, extra, span } => self.on_node(target, |world, id| {
+                world.node_mut(id).disk.slow = extra;
+                world.coverage.count("faults that bit");
+                world.after(span, What::EndSlow(id));
+            }),
+            Fault::Stall { target, span } => self.on_node(target, |world, id| world.node_mut(id).disk.hang = span),
+            Fault::LoseTail { target, down, entries } => self.on_node(target, |world, id| {
+                world.exit(id, true, down);
+                world.lose_tail(id, entries);
+            }),
+            Fault::WallStep { target, seconds } => {
+                let id = id_of(self.resolve(target));
+                self.coverage.count("wall clock steps");
+                self.observer_mut(id).wall_error += seconds * 1_000_000;
             }
-            Fault::SlowDisk { target, extra, span } => {
-                if let Host::Node(id) = self.resolve(target) {
-                    self.node_mut(NodeId(id)).disk.slow = extra;
-                    self.after(span, What::EndSlow(NodeId(id)));
-                }
-            }
+            Fault::ForgedNotice { target } => self.on_node(target, Self::forged_notice),
+            Fault::CopiedDisk { target } => self.on_node(target, Self::copied_disk),
+        }
+    }
+
+    fn on_node(&mut self, target: Target, act: impl FnOnce(&mut Self, NodeId)) {
+        if let Host::Node(id) = self.resolve(target) {
+            act(self, NodeId(id));
+        }
+    }
+
+    fn crash(&mut self, id: NodeId, notice: bool, down: Duration) {
+        if self.nodes[&id].process.is_some() {
+            self.coverage.count("faults that bit");
+        }
+        self.exit(id, notice, down);
+    }
+
+    /// SIGKILL for a closing process that does not exit by itself.
+    pub(crate) fn kill(&mut self, id: NodeId, incarnation: Incarnation, down: Duration) {
+        if self.nodes[&id].incarnation == incarnation {
+            self.exit(id, true, down);
         }
     }
 
     fn pause(&mut self, target: Target, span: Duration) {
-        let host = self.resolve(target);
-        let until = self.now + span;
-        match host {
-            Host::Node(id) => self.node_mut(NodeId(id)).paused_until = Some(until),
-            Host::Observer(_) => self.observer_mut(id_of(host)).paused_until = Some(until),
-            Host::Client => return,
+        match self.resolve(target) {
+            Host::Node(id) => self.pause_node(NodeId(id), span),
+            host @ Host::Observer(_) => {
+                let until = self.now + span;
+                self.observer_mut(id_of(host)).paused_until = Some(until);
+                self.coverage.count("observer pauses");
+                self.coverage.count("faults that bit");
+                self.at(until, What::Resume(host));
+            }
+            Host::Client | Host::Reader => {}
         }
-        self.at(until, What::Resume(host));
+    }
+
+    pub(crate) fn pause_node(&mut self, id: NodeId, span: Duration) {
+        let until = self.now + span;
+        if self.nodes[&id].process.is_none() {
+            return;
+        }
+        self.node_mut(id).paused_until = Some(until);
+        self.coverage.count("pauses");
+        self.coverage.count("faults that bit");
+        self.at(until, What::Resume(Host::Node(id.0)));
     }
 
     pub(crate) fn resume(&mut self, host: Host) {
@@ -92,7 +154,7 @@ impl<P: Policy> World<P> {
         match host {
             Host::Node(id) => self.post_to_node(NodeId(id), quorate_consensus::node::NodeEvent::Tick),
             Host::Observer(_) => self.observer_tick(id_of(host)),
-            Host::Client => {}
+            Host::Client | Host::Reader => {}
         }
     }
 
@@ -110,56 +172,19 @@ impl<P: Policy> World<P> {
         self.net.heal(from, to);
     }
 
+    fn isolate(&mut self, target: Target, span: Duration) {
+        let host = self.resolve(target);
+        for other in everybody() {
+            self.cut(host, other, Some(span));
+            self.cut(other, host, Some(span));
+        }
+    }
+
     fn one_way(&mut self, target: Target, inbound: bool, peers_only: bool) {
         let host = self.resolve(target);
-        let mut others: Vec<Host> = NODES.map(|node| Host::Node(node.0)).to_vec();
-        if !peers_only {
-            others.extend(OBSERVERS.map(observer_host));
-            others.push(Host::Client);
-        }
-        for other in others {
+        for other in everybody().filter(|other| !peers_only || matches!(other, Host::Node(_))) {
             let (from, to) = if inbound { (other, host) } else { (host, other) };
             self.cut(from, to, None);
-        }
-    }
-
-    /// A data node's process dies; its supervisor tells (if it lives) and starts it again.
-    pub(crate) fn exit(&mut self, id: NodeId, notice: bool, down: Duration) {
-        let incarnation = self.nodes[&id].incarnation;
-        if self.nodes[&id].process.is_none() {
-            return;
-        }
-        self.node_crash(id);
-        if notice {
-            let secret = crate::data_node::secret(id);
-            let notice = ExitNotice { node: id, incarnation, secret, status: -9 };
-            let delay = self.chance.span(Duration::from_millis(1), Duration::from_millis(20));
-            self.after(delay, What::Notice(notice, 0));
-            self.coverage.count("exit notices");
-        }
-        self.after(down, What::Start(Host::Node(id.0)));
-    }
-
-    /// A supervisor repeats its notice until it is acknowledged; now and then a copy comes much later.
-    pub(crate) fn notice(&mut self, notice: ExitNotice, again: u32) {
-        let host = Host::Node(notice.node.0);
-        for observer in OBSERVERS {
-            let reached = !self.net.is_cut(host, observer_host(observer));
-            if reached && self.observers[&observer].process.is_some() {
-                let ticket = Ticket(self.fresh_id());
-                self.notices.insert(ticket, (notice.node, notice.incarnation));
-                let event = ObserverEvent::ExitNotice { ticket, notice: notice.clone() };
-                let incarnation = self.observers[&observer].incarnation;
-                let delay = self.chance.span(Duration::from_micros(100), Duration::from_micros(600));
-                self.after(delay, What::ToObserver(observer, incarnation, Box::new(event)));
-            }
-        }
-        let known = self.noticed.get(&notice.node).is_some_and(|seen| *seen >= notice.incarnation);
-        if !known && again < 100 {
-            self.after(Duration::from_millis(100), What::Notice(notice, again + 1));
-        } else if again < 200 && self.chance.one_in(300) {
-            let late = self.chance.span(Duration::from_millis(100), Duration::from_secs(8));
-            self.after(late, What::Notice(notice, 1_000));
         }
     }
 
@@ -167,7 +192,7 @@ impl<P: Policy> World<P> {
         match host {
             Host::Node(id) => self.node_start(NodeId(id)),
             Host::Observer(_) => self.observer_start(id_of(host)),
-            Host::Client => {}
+            Host::Client | Host::Reader => {}
         }
     }
 
@@ -177,10 +202,13 @@ impl<P: Policy> World<P> {
         self.healed = Some(self.now);
         self.net.heal_all();
         self.net.weather = Weather::CALM;
+        self.stop_candidate = None;
         for id in NODES {
             let node = self.node_mut(id);
             node.disk.slow = Duration::ZERO;
+            node.disk.hang = Duration::ZERO;
             node.disk.fail_next = false;
+            node.stop_inside = None;
             if node.paused_until.take().is_some() {
                 self.resume(Host::Node(id.0));
             }
@@ -193,4 +221,9 @@ impl<P: Policy> World<P> {
             self.observer_start(id);
         }
     }
+}
+
+fn everybody() -> impl Iterator<Item = Host> {
+    let nodes = NODES.into_iter().map(|node| Host::Node(node.0));
+    nodes.chain(OBSERVERS.map(observer_host)).chain([Host::Client, Host::Reader])
 }

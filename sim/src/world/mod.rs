@@ -2,10 +2,16 @@
 //! thread. The cores are the production ones; everything here stands for the shells around them.
 
 mod client;
+mod disks;
+mod effects;
+mod event;
 mod faults;
 mod node;
+mod notices;
 mod observer;
+mod reads;
 mod streams;
+mod turn;
 mod verdict;
 
 use std::cmp::Reverse;
@@ -13,26 +19,20 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use quorate_client::core::effect::Tag;
-use quorate_consensus::envelope::Envelope;
-use quorate_consensus::node::event::Publish;
-use quorate_consensus::node::NodeEvent;
-use quorate_consensus::observer::ObserverEvent;
 use quorate_consensus::policy::Policy;
 use quorate_consensus::timing::Timing;
-use quorate_proto::control::{ExitNotice, LastHeard, SessionDown, SessionUp};
-use quorate_proto::ids::{GroupId, Incarnation, NodeId, Ticket};
-use quorate_proto::refusal::Refusal;
-use quorate_proto::v1::Receipt;
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
 
-use crate::checker::{durable::Durable, offsets::Offsets, serving::Serving, Violation};
+pub(crate) use event::{publish_event, Asked, Message, PublishMessage, What};
+
+use crate::checker::{Checkers, Violation, NEEDS_BOUNDED_CLOCKS};
 use crate::client::Client;
 use crate::coverage::Coverage;
 use crate::data_node::DataNode;
 use crate::net::{Host, Network, Weather};
 use crate::observer_node::ObserverNode;
-use crate::plan::{Fault, Mode, Plan};
+use crate::plan::{Mode, Plan};
 use crate::rng::Chance;
-use crate::storage::Parcel;
 use crate::stream::Stream;
 use crate::time::{HostClock, Instant};
 use crate::trace::Trace;
@@ -45,65 +45,8 @@ pub const OBSERVERS: [NodeId; 3] = [NodeId(101), NodeId(102), NodeId(103)];
 pub const TOPIC: &str = "default/orders";
 /// Its partitions.
 pub const PARTITIONS: u32 = 2;
-
-/// What travels on a stream.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Message {
-    Up(Box<SessionUp>),
-    Down(Box<SessionDown>),
-    Publish(Box<PublishMessage>),
-    Answer(Tag, Box<Result<Receipt, Refusal>>),
-}
-
-/// A batch on its way to a node; `copies` = from the second producer.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PublishMessage {
-    pub tag: Tag,
-    pub copies: bool,
-    pub group: GroupId,
-    pub batch: bytes::Bytes,
-    pub deadline: Duration,
-}
-
-/// Something that happens at an instant.
-#[derive(Debug)]
-pub(crate) enum What {
-    /// A process handles its mailbox.
-    Turn(Host, Incarnation),
-    /// A process asked to be woken.
-    Tick(Host, Incarnation),
-    /// A flush ends.
-    Flushed(Host, Incarnation),
-    /// A Raft message arrives at a data node.
-    Peer(NodeId, Box<Envelope>, Option<Parcel>),
-    /// A Raft message arrives at an observer.
-    ObserverPeer(NodeId, Box<Envelope>),
-    /// A last-heard table arrives at an observer.
-    Gossip(NodeId, LastHeard),
-    /// Goes into a mailbox when the storage or the supervisor is done.
-    ToNode(NodeId, Incarnation, Box<NodeEvent>),
-    ToObserver(NodeId, Incarnation, Box<ObserverEvent>),
-    /// A message arrives at the other end of a stream.
-    Arrive(u64, bool, Message),
-    /// Both ends of a stream learn that it is gone.
-    StreamUp(u64),
-    /// A supervisor (again) tells the observers of an exit.
-    Notice(ExitNotice, u32),
-    /// A process starts.
-    Start(Host),
-    /// A stopped process goes on.
-    Resume(Host),
-    Fault(Fault),
-    EndCut(Host, Host),
-    EndSlow(NodeId),
-    Upkeep,
-    Heal,
-    Produce,
-    ClientWake,
-    /// A connection attempt of the client was refused.
-    LinkRefused(NodeId),
-    Replay,
-}
+/// Clocks may be off by so much (parts per million); beyond it only what needs no clock is checked.
+const BOUND_PPM: i64 = 10_000;
 
 /// How a run went.
 #[derive(Clone, Debug)]
@@ -137,17 +80,26 @@ pub struct World<P: Policy> {
     pub(crate) client: Client,
     pub(crate) streams: BTreeMap<u64, Stream<Message>>,
     pub(crate) next_id: u64,
-    /// Ticket of a publish → stream, tag, second producer.
-    pub(crate) tickets: BTreeMap<(NodeId, Ticket), (u64, Tag)>,
+    /// Publishes at a node that are not answered.
+    pub(crate) tickets: BTreeMap<(NodeId, Ticket), Asked>,
     /// Tags of the second producer travel marked.
     pub(crate) copies: BTreeMap<(u64, Tag), bool>,
     pub(crate) noticed: BTreeMap<NodeId, Incarnation>,
     /// Exit notices under way.
     pub(crate) notices: BTreeMap<Ticket, (NodeId, Incarnation)>,
     pub(crate) newest_routes: u64,
-    pub(crate) serving: Serving,
-    pub(crate) offsets: Offsets,
-    pub(crate) durable: Durable,
+    /// Reads under way: by the node's ticket, and by their own number.
+    pub(crate) read_tickets: BTreeMap<(NodeId, Ticket), (u64, u64)>,
+    pub(crate) reads: BTreeMap<u64, (GroupId, NodeId, Instant)>,
+    /// Node of each replica.
+    pub(crate) members: BTreeMap<ReplicaId, NodeId>,
+    /// Group of each partition, once known.
+    pub(crate) groups: Vec<GroupId>,
+    /// The next candidate is stopped for so long.
+    pub(crate) stop_candidate: Option<Duration>,
+    /// Won in the turn under way: looked at when its writes are out.
+    pub(crate) elected: Vec<(GroupId, NodeId, Term)>,
+    pub(crate) checkers: Checkers,
     pub(crate) trace: Trace,
     pub(crate) coverage: Coverage,
     pub(crate) violation: Option<Violation>,
@@ -163,10 +115,12 @@ impl<P: Policy> World<P> {
     pub fn new(seed: u64, mode: Mode, print: bool) -> Self {
         let mut chance = Chance::new(seed);
         let plan = Plan::draw(mode, &mut chance);
+        let drift = plan.drift_ppm;
         let mut clock = || {
-            HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), chance.between(0, 1_000) as i64 - 500)
+            let rate = i64::try_from(chance.between(0, 2 * drift.unsigned_abs())).expect("small") - drift;
+            HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), rate)
         };
-        let nodes = NODES.map(|id| (id, DataNode::new(id, clock())));
+        let nodes = NODES.map(|id| (id, DataNode { tight: plan.tight, ..DataNode::new(id, clock()) }));
         let observers = OBSERVERS.map(|id| (id, ObserverNode::new(id, clock())));
         let client = Client::new(clock());
         let mut world = Self {
@@ -189,9 +143,13 @@ impl<P: Policy> World<P> {
             noticed: BTreeMap::new(),
             notices: BTreeMap::new(),
             newest_routes: 0,
-            serving: Serving::default(),
-            offsets: Offsets::default(),
-            durable: Durable::default(),
+            read_tickets: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            members: BTreeMap::new(),
+            groups: Vec::new(),
+            stop_candidate: None,
+            elected: Vec::new(),
+            checkers: Checkers::default(),
             trace: Trace::new(print),
             coverage: Coverage::default(),
             violation: None,
@@ -213,14 +171,14 @@ impl<P: Policy> World<P> {
         }
         self.after(Duration::from_millis(150), What::Upkeep);
         self.after(Duration::from_millis(1_500), What::Produce);
+        self.after(Duration::from_millis(1_500), What::Read);
+        self.after(Duration::from_millis(2_500), What::Replay);
         for (at, fault) in self.plan.faults.clone() {
             self.at(at, What::Fault(fault));
         }
         if let Some(at) = self.plan.heal_at {
             self.at(at, What::Heal);
         }
-        let replay = Instant(self.plan.end.0 - 5_000_000_000);
-        self.at(replay, What::Replay);
     }
 
     /// Plays the run to its end, or to the first violation.
@@ -241,44 +199,6 @@ impl<P: Policy> World<P> {
             violation: self.violation,
             coverage: self.coverage,
             digest: self.trace.digest(),
-        }
-    }
-
-    fn happen(&mut self, what: What) {
-        match what {
-            What::Turn(Host::Node(id), incarnation) => self.node_turn(NodeId(id), incarnation),
-            What::Turn(Host::Observer(id), incarnation) => self.observer_turn(NodeId(id), incarnation),
-            What::Tick(host, incarnation) => self.tick(host, incarnation),
-            What::Flushed(Host::Node(id), incarnation) => self.node_flushed(NodeId(id), incarnation),
-            What::Flushed(Host::Observer(id), incarnation) => self.observer_flushed(NodeId(id), incarnation),
-            What::Turn(Host::Client, _) | What::Flushed(Host::Client, _) => {}
-            What::Peer(to, envelope, parcel) => self.node_peer(to, envelope, parcel),
-            What::ObserverPeer(to, envelope) => self.post_to_observer(to, ObserverEvent::Peer(envelope)),
-            What::Gossip(to, table) => self.post_to_observer(to, ObserverEvent::LastHeard(table)),
-            What::ToNode(to, incarnation, event) => {
-                if self.nodes[&to].incarnation == incarnation {
-                    self.post_to_node(to, *event);
-                }
-            }
-            What::ToObserver(to, incarnation, event) => {
-                if self.observers[&to].incarnation == incarnation {
-                    self.post_to_observer(to, *event);
-                }
-            }
-            What::Arrive(stream, forward, message) => self.arrive(stream, forward, message),
-            What::StreamUp(stream) => self.stream_up(stream),
-            What::Notice(notice, again) => self.notice(notice, again),
-            What::Start(host) => self.start(host),
-            What::Resume(host) => self.resume(host),
-            What::Fault(fault) => self.strike(fault),
-            What::EndCut(from, to) => self.end_cut(from, to),
-            What::EndSlow(id) => self.node_mut(id).disk.slow = Duration::ZERO,
-            What::Upkeep => self.upkeep(),
-            What::Heal => self.heal(),
-            What::Produce => self.produce(),
-            What::ClientWake => self.client_wake(),
-            What::LinkRefused(node) => self.client_link(node, false),
-            What::Replay => self.replay(),
         }
     }
 
@@ -309,6 +229,10 @@ impl<P: Policy> World<P> {
     /// Records the first violation.
     pub(crate) fn check(&mut self, result: Result<(), Violation>) {
         if let Err(violation) = result {
+            if self.plan.drift_ppm > BOUND_PPM && NEEDS_BOUNDED_CLOCKS.contains(&violation.checker) {
+                self.coverage.count(format!("beyond the bound: {}", violation.checker));
+                return;
+            }
             self.trace.line(self.now, format_args!("VIOLATION {violation}"));
             self.violation.get_or_insert(violation);
         }
@@ -317,22 +241,4 @@ impl<P: Policy> World<P> {
     pub(crate) fn say(&mut self, text: std::fmt::Arguments<'_>) {
         self.trace.line(self.now, text);
     }
-}
-
-/// Keeps `Publish` construction in one place.
-pub(crate) fn publish_event(
-    ticket: Ticket,
-    message: &PublishMessage,
-    deadline: quorate_proto::time::BootTime,
-) -> NodeEvent {
-    NodeEvent::Publish(Publish {
-        ticket,
-        group: message.group,
-        batch: message.batch.clone(),
-        principal: bytes::Bytes::from_static(b"anonymous@sim"),
-        client_id: bytes::Bytes::from_static(b"sim"),
-        connection: 1,
-        operation: quorate_proto::ids::OperationId(u128::from(ticket.0)),
-        deadline,
-    })
 }

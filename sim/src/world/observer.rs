@@ -8,12 +8,16 @@ use quorate_client::core::routes::{PartitionRoute, TopicRoutes};
 use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_consensus::policy::Policy;
+use quorate_proto::control::{LeaseVerdict, SessionDown};
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Term, Ticket, TopicId};
 use quorate_proto::time::LogTime;
 
 use super::{Message, What, World, OBSERVERS, PARTITIONS, TOPIC};
 use crate::disk::{Done, Job};
 use crate::net::Host;
+
+/// A session that an observer closes delivers what was written to it within this.
+const FLUSHED: Duration = Duration::from_millis(2);
 
 /// Wall clock at the start of a run, microseconds since the Unix epoch.
 const EPOCH_US: i64 = 1_790_000_000_000_000;
@@ -29,7 +33,7 @@ pub(crate) fn host(id: NodeId) -> Host {
 pub(crate) fn id_of(host: Host) -> NodeId {
     match host {
         Host::Observer(id) | Host::Node(id) => NodeId(id),
-        Host::Client => NodeId::ZERO,
+        Host::Client | Host::Reader => NodeId::ZERO,
     }
 }
 
@@ -51,9 +55,7 @@ pub(crate) fn routes<P: Policy>(core: &ObserverCore<P>) -> Option<(u64, Arc<Topi
 
 impl<P: Policy> World<P> {
     pub(crate) fn group_of(&self, partition: PartitionNo) -> Option<GroupId> {
-        let cores = self.observers.values().filter_map(|observer| observer.process.as_ref());
-        let newest = cores.filter_map(|process| routes(&process.core)).max_by_key(|(version, _)| *version)?;
-        newest.1.partitions.get(&partition).map(|route| route.group)
+        self.groups.get(partition.0 as usize).copied()
     }
 
     pub(crate) fn observer_start(&mut self, id: NodeId) {
@@ -70,7 +72,8 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn observer_crash(&mut self, id: NodeId) {
-        let keep = self.chance.one_in(500);
+        let in_flight = self.observers[&id].disk.in_flight() as u64;
+        let keep = usize::try_from(self.chance.between(0, in_flight)).expect("few jobs");
         let observer = self.observer_mut(id);
         if observer.process.take().is_none() {
             return;
@@ -78,6 +81,7 @@ impl<P: Policy> World<P> {
         observer.disk.crash(keep);
         observer.paused_until = None;
         self.coverage.count("observer crashes");
+        self.coverage.count("faults that bit");
         self.say(format_args!("observer-{} is gone", id.0));
         self.break_streams_of(host(id));
     }
@@ -85,7 +89,7 @@ impl<P: Policy> World<P> {
     pub(crate) fn observer_tick(&mut self, id: NodeId) {
         // Wall clocks differ by up to a second or so; only their median counts (W5).
         let skew = (id.0 as i64 % 7) * 150_000;
-        let wall = LogTime(EPOCH_US + skew + (self.now.0 / 1_000) as i64);
+        let wall = LogTime(EPOCH_US + skew + self.observers[&id].wall_error + (self.now.0 / 1_000) as i64);
         self.post_to_observer(id, ObserverEvent::Tick { wall });
     }
 
@@ -118,6 +122,7 @@ impl<P: Policy> World<P> {
         while let Some(event) = process.mailbox.pop_front() {
             process.core.handle(clock, event, &mut out);
         }
+        self.look_at_directory(id);
         self.observer_effects(id, out);
         self.make_topic(id);
         let observer = self.observer_mut(id);
@@ -128,6 +133,52 @@ impl<P: Policy> World<P> {
             process.tick_due = due;
             self.at(due, What::Tick(host(id), incarnation));
         }
+    }
+
+    /// Permits, leases and the whole directory as this observer applied them.
+    fn look_at_directory(&mut self, id: NodeId) {
+        let now = self.now;
+        let Self { observers, checkers, coverage, .. } = self;
+        let observer = observers.get_mut(&id).expect("observers are fixed");
+        let Some(process) = &observer.process else { return };
+        let directory = process.core.directory();
+        let applied = directory.applied().0;
+        if std::mem::replace(&mut observer.looked_at, applied) == applied {
+            return;
+        }
+        let mut result = checkers.directory.at(now, id, directory);
+        for partition in directory.partitions().values() {
+            for permit in partition.uncleared.iter().chain(&partition.newest) {
+                let Some(node) = partition.node_of(permit.candidate) else { continue };
+                match checkers.permits.applied(now, permit, node) {
+                    Ok(news) => coverage.add("permits issued", u64::from(news)),
+                    Err(violation) => result = Err(violation),
+                }
+            }
+            if let Some((lease, node)) = partition.lease.and_then(|l| Some((l, partition.node_of(l.replica)?))) {
+                let winner = checkers.permits.winner(partition.group, lease.epoch);
+                match checkers.leases.applied(now, partition.group, node, lease, winner) {
+                    Ok(news) => coverage.add("leases granted", u64::from(news)),
+                    Err(violation) => result = Err(violation),
+                }
+            }
+        }
+        let groups = directory.topic_named(TOPIC).map(|topic| topic.groups.clone()).unwrap_or_default();
+        self.learn_groups(&groups);
+        self.check(result);
+    }
+
+    fn count_lease_answers(&mut self, message: &SessionDown) {
+        if let SessionDown::Lease(answer) = message {
+            let refused = answer.results.iter().filter(|(.., verdict)| *verdict != LeaseVerdict::Granted).count();
+            self.coverage.add("refused renewals", refused as u64);
+            self.coverage.add("leases renewed", (answer.results.len() - refused) as u64);
+        }
+    }
+
+    pub(crate) fn look_for_majority(&mut self) {
+        let awake = OBSERVERS.iter().filter(|id| self.observers[id].awake(self.now)).count();
+        self.coverage.add("no observer majority", u64::from(awake * 2 < OBSERVERS.len()));
     }
 
     /// The operator makes the topic as soon as all data nodes are there.
@@ -173,8 +224,12 @@ impl<P: Policy> World<P> {
                     }
                 }
             }
-            ObserverEffect::Session { session, message } => self.write(session.0, false, Message::Down(message)),
-            ObserverEffect::CloseSession { session } => self.break_stream(session.0),
+            ObserverEffect::Session { session, message } => {
+                self.count_lease_answers(&message);
+                self.write(session.0, false, Message::Down(message));
+            }
+            // What was written before is still delivered.
+            ObserverEffect::CloseSession { session } => self.after(FLUSHED, What::Close(session.0)),
             ObserverEffect::DirectoryChanged { version } => {
                 self.push_routes();
                 let incarnation = self.observers[&id].incarnation;

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use quorate_client::core::effect::Tag;
 use quorate_consensus::node::NodeEvent;
 use quorate_consensus::observer::ObserverEvent;
 use quorate_consensus::policy::Policy;
 use quorate_proto::ids::{NodeId, Ticket};
+use quorate_proto::refusal::{Reason, Refusal};
 
 use super::observer::{host as observer_host, id_of};
-use super::{Message, What, World, NODES, OBSERVERS};
+use super::{Asked, Message, What, World, NODES, OBSERVERS, TOPIC};
 use crate::net::Host;
 use crate::stream::{Stream, Upkeep};
+
+/// Publishes of a thousand that a shell refuses in a tight run.
+const SHELL_REFUSES: u64 = 80;
 
 impl<P: Policy> World<P> {
     /// Writes into a stream; the message travels, waits for a cut to heal, or is lost with the stream.
@@ -18,6 +23,7 @@ impl<P: Policy> World<P> {
         let Some(entry) = self.streams.get_mut(&stream) else { return };
         let (from, to) = if forward { (entry.a, entry.b) } else { (entry.b, entry.a) };
         let cut = self.net.is_cut(from, to);
+        self.net.dropped_by_cut += u64::from(cut);
         if let Some(message) = entry.write(forward, cut, message) {
             self.travel(stream, forward, message, from, to);
         }
@@ -43,12 +49,24 @@ impl<P: Policy> World<P> {
             }
             (Message::Publish(message), true) => {
                 let Host::Node(id) = b else { return };
+                if self.plan.tight && self.chance.one_in(SHELL_REFUSES) {
+                    self.refuse_at_shell(stream, message.tag, message.copies);
+                    return;
+                }
                 let ticket = Ticket(self.fresh_id());
-                self.tickets.insert((NodeId(id), ticket), (stream, message.tag));
+                let asked = Asked { stream, tag: message.tag, group: message.group };
+                self.tickets.insert((NodeId(id), ticket), asked);
                 self.copies.insert((stream, message.tag), message.copies);
                 let deadline = self.nodes[&NodeId(id)].clock.read(self.now) + message.deadline;
                 self.post_to_node(NodeId(id), super::publish_event(ticket, &message, deadline));
             }
+            (Message::Read(read, group), true) => {
+                let Host::Node(id) = b else { return };
+                let ticket = Ticket(self.fresh_id());
+                self.read_tickets.insert((NodeId(id), ticket), (stream, read));
+                self.post_to_node(NodeId(id), NodeEvent::ReadLatest { ticket, group });
+            }
+            (Message::ReadAnswer(read, result), false) => self.read_answered(read, *result),
             (Message::Answer(tag, result), false) => {
                 let Host::Node(id) = b else { return };
                 let copies = self.copies.remove(&(stream, tag)).unwrap_or(false);
@@ -56,6 +74,15 @@ impl<P: Policy> World<P> {
             }
             _ => unreachable!("messages travel the way they are made for"),
         }
+    }
+
+    /// The shell's own queue is full: the core never sees this request, but the one behind it.
+    fn refuse_at_shell(&mut self, stream: u64, tag: Tag, copies: bool) {
+        self.coverage.count("refused by the shell");
+        self.copies.insert((stream, tag), copies);
+        let (what, action) = ("requests of this connection wait", "send it again later");
+        let refusal = Refusal::new(Reason::Busy, what, TOPIC, action).retry_after(Duration::from_millis(20));
+        self.write(stream, false, Message::Answer(tag, Box::new(Err(refusal))));
     }
 
     /// Opens a stream if both ends are there and the way is free.
@@ -74,7 +101,7 @@ impl<P: Policy> World<P> {
         match host {
             Host::Node(id) => self.nodes[&NodeId(id)].process.is_some(),
             Host::Observer(_) => self.observers[&id_of(host)].process.is_some(),
-            Host::Client => true,
+            Host::Client | Host::Reader => true,
         }
     }
 
@@ -86,6 +113,7 @@ impl<P: Policy> World<P> {
                 self.post_to_node(NodeId(id), NodeEvent::SessionUp(id_of(b)));
             }
             (Host::Client, Host::Node(id)) => self.client_link(NodeId(id), true),
+            (Host::Reader, Host::Node(_)) => {}
             _ => unreachable!("streams go from nodes to observers and from the client to nodes"),
         }
     }
@@ -141,7 +169,14 @@ impl<P: Policy> World<P> {
                 }
             }
         }
+        for node in NODES {
+            let (a, b) = (Host::Reader, Host::Node(node.0));
+            if !self.streams.values().any(|s| s.a == a && s.b == b) {
+                self.open_stream(a, b);
+            }
+        }
         self.push_routes();
+        self.look_for_majority();
         self.after(Duration::from_millis(100), What::Upkeep);
     }
 }

@@ -205,7 +205,9 @@ fn no_two_serve_no_two_machines_differ_and_it_heals() {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoLease;
 impl Policy for NoLease {
-    const LEASE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::Lease
+    }
 }
 
 #[test]
@@ -230,7 +232,9 @@ fn the_same_seed_gives_the_same_run() {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoSilenceRule;
 impl Policy for NoSilenceRule {
-    const SILENCE_RULE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::Silence
+    }
 }
 
 #[test]

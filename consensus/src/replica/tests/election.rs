@@ -177,7 +177,9 @@ fn restarted_voter<P: Policy>(clear: bool) -> Cluster<P> {
 #[derive(Clone, Copy, Debug, Default)]
 struct NoBootWait;
 impl Policy for NoBootWait {
-    const BOOT_WAIT: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::BootWait
+    }
 }
 
 #[test]
@@ -207,7 +209,9 @@ fn a_clear_permit_makes_the_boot_wait_needless() {
 #[derive(Clone, Copy, Debug, Default)]
 struct ReusablePermit;
 impl Policy for ReusablePermit {
-    const PERMIT_ONCE: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::PermitOnce
+    }
 }
 
 #[test]

@@ -13,7 +13,9 @@ use crate::replica::{Mode, ObserverLoss};
 #[derive(Clone, Copy, Debug, Default)]
 struct ContactAtReceipt;
 impl Policy for ContactAtReceipt {
-    const CONTACT_FROM_STAMP: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::ContactStamp
+    }
 }
 
 /// A heartbeat waits one second on its way; its answer is the only contact that the leader has.
@@ -79,7 +81,9 @@ fn a_leader_that_hears_nobody_resigns_tells_everybody_and_is_replaced_at_once() 
 #[derive(Clone, Copy, Debug, Default)]
 struct NoResign;
 impl Policy for NoResign {
-    const RESIGN: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::Resign
+    }
 }
 
 #[test]

@@ -29,7 +29,9 @@ fn a_leader_commits_and_applies_by_two_followers_while_its_own_flush_hangs() {
 #[derive(Clone, Copy, Debug, Default)]
 struct AckBeforeFlush;
 impl Policy for AckBeforeFlush {
-    const FLUSH_BEFORE_ACK: bool = false;
+    fn keeps(rule: crate::policy::Rule) -> bool {
+        rule != crate::policy::Rule::FlushBeforeAck
+    }
 }
 
 #[test]

@@ -1,0 +1,139 @@
+//! Faults and whom they hit.
+
+use std::time::Duration;
+
+use crate::net::Host;
+
+/// Whom a fault hits: roles are resolved when it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This host.
+    Host(Host),
+    /// Who serves partition 0 then.
+    Leader,
+    /// One of its followers.
+    FirstFollower,
+    /// The other one.
+    SecondFollower,
+    /// The observer that leads then.
+    ObserverLeader,
+}
+
+/// One fault or its end. `span: None` = to the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process dies. It is started again after `down`; its supervisor says so if `notice`.
+    Crash {
+        /// Who.
+        target: Target,
+        /// How long it is down.
+        down: Duration,
+        /// The supervisor lives and tells.
+        notice: bool,
+    },
+    /// All data nodes lose their power at the same instant (case 1).
+    PowerCut {
+        /// How long they are down at most.
+        down: Duration,
+    },
+    /// SIGTERM: the core closes, then the process exits and is started again.
+    Stop {
+        /// Who.
+        target: Target,
+        /// How long it is down.
+        down: Duration,
+    },
+    /// SIGSTOP for a while.
+    Pause {
+        /// Who.
+        target: Target,
+        /// How long.
+        span: Duration,
+        /// Between two events of its next turn (a data node only), else between two turns.
+        inside: bool,
+    },
+    /// The next data node that asks for votes is stopped right after it sent the requests.
+    StopCandidate {
+        /// How long.
+        span: Duration,
+    },
+    /// One direction is cut.
+    Cut {
+        /// Sender.
+        from: Target,
+        /// Receiver.
+        to: Target,
+        /// How long.
+        span: Option<Duration>,
+    },
+    /// All directions between a host and the observers are cut.
+    CutObservers {
+        /// Who.
+        target: Target,
+        /// How long.
+        span: Option<Duration>,
+    },
+    /// All directions between a host and everybody are cut.
+    Isolate {
+        /// Who.
+        target: Target,
+        /// How long.
+        span: Duration,
+    },
+    /// Everything that would reach the target (`inbound`) or leave it is lost to the end.
+    OneWay {
+        /// Who.
+        target: Target,
+        /// What comes in, else what goes out.
+        inbound: bool,
+        /// Only traffic with other data nodes; else with observers and applications too.
+        peers_only: bool,
+    },
+    /// The next flush fails (B3).
+    FlushError {
+        /// Who.
+        target: Target,
+    },
+    /// Flushes take longer for a while.
+    SlowDisk {
+        /// Who.
+        target: Target,
+        /// How much longer each flush takes.
+        extra: Duration,
+        /// How long.
+        span: Duration,
+    },
+    /// The next flush hangs (B4).
+    Stall {
+        /// Who.
+        target: Target,
+        /// How long.
+        span: Duration,
+    },
+    /// The process dies and the host's disk lost the newest writes, flushed or not: a suspect tail (B2).
+    LoseTail {
+        /// Who.
+        target: Target,
+        /// How long it is down.
+        down: Duration,
+        /// Entries lost per partition at most.
+        entries: u64,
+    },
+    /// An observer's wall clock is set.
+    WallStep {
+        /// Which.
+        target: Target,
+        /// By how many seconds.
+        seconds: i64,
+    },
+    /// Somebody who is not its supervisor says that a living process is dead.
+    ForgedNotice {
+        /// Who is said to be dead.
+        target: Target,
+    },
+    /// A copy of the node's disk starts on another host: it registers with the next incarnation, and hangs.
+    CopiedDisk {
+        /// Whose.
+        target: Target,
+    },
+}
