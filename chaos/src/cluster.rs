@@ -244,7 +244,9 @@ impl Cluster {
             all.push(dev);
         }
         for (_, child) in &self.alone {
-            all.push(ProcessId(child.id()));
+            let pid = ProcessId(child.id());
+            all.extend(descendants(pid));
+            all.push(pid);
         }
         all
     }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use rustix::process::{kill_process, test_kill_process, Pid, Signal};
+pub use rustix::process::Signal;
+use rustix::process::{kill_process, test_kill_process, Pid};
 
 /// Process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

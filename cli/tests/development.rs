@@ -5,7 +5,7 @@ mod common;
 use std::net::TcpListener;
 use std::process::Command;
 
-use common::{alone, binary, cluster, quorate, Done};
+use common::{alone, binary, cluster, pipe, quorate, Done};
 use quorate_chaos::layout::ReservedPorts;
 use quorate_chaos::proc::ProcessId;
 
@@ -31,7 +31,9 @@ fn dev_serves_says_what_to_type_next_and_finds_its_data_again() {
         let found = said[at..].find(what);
         at += found.unwrap_or_else(|| panic!("`{what}` is missing, or not in order:\n{said}"));
     }
-    assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+    // As it looks where the binary is on the path.
+    let shown = said.replace(&binary().display().to_string(), "quorate");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let topic = quorate(&cluster, &["topic", "describe", "orders", "--output", "json"]).ok().json();
     assert_eq!(topic["partitions"], 3);
     let publish = ["produce", "orders", "--idempotency-key", "first", "--key", "k", "--output", "json"];
@@ -126,14 +128,4 @@ fn nothing_runs_here_is_said_with_advice_and_as_json() {
         assert!(refused.stderr.contains(&address), "each observer tried is named: {}", refused.stderr);
     }
     assert!(refused.stderr.contains("quorate dev"), "{}", refused.stderr);
-}
-
-/// Runs a command with this standard input.
-fn pipe(command: &mut Command, input: &[u8]) -> Done {
-    use std::io::Write;
-    use std::process::Stdio;
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-    child.stdin.take().expect("piped").write_all(input).expect("the command reads its input");
-    child.wait_with_output().expect("ends").into()
 }

@@ -87,7 +87,8 @@ fn commands(program: &str, setup: &Setup, picture: &Picture) -> Vec<String> {
         lines.push(String::new());
     }
     lines.push("  # publish 999 orders, 200 a second".to_owned());
-    lines.push(format!("  {program} produce {TOPIC} --file {} --format csv \\", setup.orders()));
+    lines.push(format!("  {program} produce {TOPIC} --format csv \\"));
+    lines.push(format!("      --file {} \\", setup.orders()));
     lines.push("      --key-field 3 --idempotency-field '{3}:{line}' --rate 200".to_owned());
     lines.push("  # read them back".to_owned());
     lines.push(format!("  {program} consume {TOPIC} --from earliest --count 999"));
@@ -97,6 +98,8 @@ fn commands(program: &str, setup: &Setup, picture: &Picture) -> Vec<String> {
     }
     lines.push("  # see the failover".to_owned());
     lines.push(format!("  {program} slo"));
+    lines.push("  # move a leader on purpose: no request fails".to_owned());
+    lines.push(format!("  {program} leader handoff {TOPIC}/0 --to node-3"));
     lines.push(format!("  {program} node list"));
     lines.push(String::new());
     lines.push("Ctrl-C here stops everything; the next start finds its data.".to_owned());

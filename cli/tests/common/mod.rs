@@ -112,3 +112,12 @@ pub fn order_file(cluster: &Cluster) -> PathBuf {
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
+
+/// Runs a command on this input.
+pub fn pipe(command: &mut Command, input: &[u8]) -> Done {
+    use std::io::Write;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    child.stdin.take().expect("piped").write_all(input).expect("the command reads its input");
+    child.wait_with_output().expect("ends").into()
+}

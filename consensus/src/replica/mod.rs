@@ -127,6 +127,9 @@ pub struct Replica<P: Policy = Production> {
     suspect: bool,
     /// First leader's term heard in this process, for B2: a later leader was elected after this start.
     first_leader_term: Option<Term>,
+    /// First permit that the observers pushed to this process, for B2: whoever wins with it or a later one was elected
+    /// after this start. (One that came with a vote request may be older.)
+    first_pushed: Option<PermitEpoch>,
     restored_term: Term,
     /// Where a suspect log is sound again once it is flushed.
     caught_up_at: Option<(Term, u64)>,
@@ -208,6 +211,7 @@ impl<P: Policy> Replica<P> {
             next_campaign: BootTime::ZERO,
             suspect: cfg.suspect_log,
             first_leader_term: None,
+            first_pushed: None,
             restored_term: Term(hard_state.term),
             caught_up_at: None,
             lead: None,

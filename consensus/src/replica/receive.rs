@@ -164,7 +164,9 @@ impl<P: Policy> Replica<P> {
         self.wants_permit = false;
         let first = *self.first_leader_term.get_or_insert(term);
         // B2: only a leader elected after this start probes the true end of a log that lost its tail.
-        let proves = self.suspect && term > first.max(self.restored_term) && kind == MessageType::MsgAppend;
+        let since_start = self.first_pushed.is_some_and(|epoch| won_epoch >= epoch);
+        let elected_since = since_start || term > first.max(self.restored_term);
+        let proves = self.suspect && elected_since && kind == MessageType::MsgAppend;
         let (anchor, reaches) = ((message.index, message.log_term), message.index + message.entries.len() as u64);
         let proves = proves && reaches >= message.commit;
         self.step(message, out);

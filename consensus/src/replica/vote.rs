@@ -62,6 +62,7 @@ impl<P: Policy> Replica<P> {
         if self.stopped() || !self.governed() || permit.group != self.cfg.group {
             return;
         }
+        self.first_pushed.get_or_insert(permit.epoch);
         self.learn_permit(now, &permit, out);
         self.pursue(now, out);
         self.drive(now, out);

@@ -388,6 +388,24 @@ fn a_suspect_log_only_vetoes() {
 }
 
 #[test]
+fn the_first_leader_after_a_suspect_start_clears_the_suspicion_if_it_was_permitted_since() {
+    let mut cluster = led::<Production>();
+    cluster.propose(1, "a");
+    cluster.run(500);
+    cluster.crash(1);
+    cluster.crash(2);
+    cluster.nodes.get_mut(&2).unwrap().suspect = true;
+    cluster.start(2).unwrap();
+    cluster.start(1).unwrap();
+    assert!(cluster.replica(2).report(cluster.now).suspect_log);
+    cluster.permit(2, 3, &[dead(1)], true);
+    cluster.run_until("replica 3 leads", 3_000, |c| c.serving() == [3]);
+    cluster.propose(3, "b");
+    cluster.run(300);
+    assert!(!cluster.replica(2).report(cluster.now).suspect_log, "no second change of the leader is needed");
+}
+
+#[test]
 fn a_suspect_log_is_sound_again_once_it_caught_up_with_a_leader_elected_since() {
     let mut cluster = led::<Production>();
     cluster.propose(1, "a");

@@ -1,0 +1,114 @@
+//! B2 with real files: a log that lost flushed records must not help to elect a leader that lacks them.
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use common::{cluster, pipe, quorate};
+use quorate_chaos::cluster::Cluster;
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+fn start(cluster: &mut Cluster, observers: bool, nodes: &[u64]) {
+    if observers {
+        for id in 1..=3 {
+            cluster.start_alone("observer", id).unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+    for id in nodes {
+        cluster.start_alone("server", *id).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
+
+fn describe(cluster: &Cluster) -> Value {
+    let done = quorate(cluster, &["partition", "describe", "safe/0", "--output", "json"]);
+    serde_json::from_str(done.text().lines().last().unwrap_or_default()).unwrap_or(Value::Null)
+}
+
+fn until(cluster: &Cluster, what: &str, reached: impl Fn(&Value) -> bool) {
+    let started = Instant::now();
+    loop {
+        let now = describe(cluster);
+        if reached(&now) {
+            return;
+        }
+        assert!(started.elapsed() < LIMIT, "{what}: never seen; now {now}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn publish(cluster: &Cluster, from: usize, to: usize) {
+    let rows: String = (from..to).map(|n| format!("account-{},row {n}\n", n % 7)).collect();
+    let args = ["produce", "safe", "--format", "csv", "--key-field", "1", "--idempotency-field", "2"];
+    let mut command = cluster.command();
+    let done = pipe(command.args(args).args(["--output", "json"]), rows.as_bytes()).ok().json();
+    assert_eq!(done["committed"], to - from, "{done}");
+}
+
+fn newest_log(cluster: &Cluster) -> PathBuf {
+    let wal = cluster.files().root.join("node-1").join("wal");
+    let files = std::fs::read_dir(&wal).unwrap_or_else(|e| panic!("{}: {e}", wal.display()));
+    let paths = files.map(|file| file.expect("a file").path());
+    paths.filter(|path| path.extension().is_some_and(|ext| ext == "raftlog")).max().expect("a log file")
+}
+
+/// Two replicas acknowledge while the third is down; then the log of one of the two is damaged and the other is down.
+/// The stale replica and the damaged one are a majority, and must not elect: all waits for the sound one.
+fn what_was_acknowledged_survives(damage: impl Fn(&Cluster, &PathBuf, u64)) {
+    let mut cluster = cluster();
+    quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
+    publish(&cluster, 0, 50);
+    cluster.kill_all();
+    let log = newest_log(&cluster);
+    let before = std::fs::metadata(&log).expect("a log file").len();
+
+    start(&mut cluster, true, &[1, 2]);
+    until(&cluster, "nodes 1 and 2 lead it", |p| !p["leader"].is_null() && p["authoritative"] == true);
+    publish(&cluster, 50, 150);
+    let epoch = describe(&cluster)["permit_epoch"].as_u64().expect("it is led");
+    cluster.kill_all();
+    assert!(std::fs::metadata(&log).expect("a log file").len() > before, "the log went on in the same file");
+    damage(&cluster, &log, before);
+
+    start(&mut cluster, true, &[1, 3]);
+    until(&cluster, "two elections were tried", |p| p["permit_epoch"].as_u64() >= Some(epoch + 2));
+    let now = describe(&cluster);
+    assert!(now["leader"].is_null(), "a majority that lacks acknowledged records must not elect: {now}");
+    let said = std::fs::read_to_string(cluster.files().root.join("logs").join("node-1.log")).unwrap_or_default();
+    assert!(said.contains("lost flushed entries"), "the operator is told: {said}");
+
+    start(&mut cluster, false, &[2]);
+    until(&cluster, "a leader that has everything", |p| !p["leader"].is_null() && p["authoritative"] == true);
+    let read = quorate(&cluster, &["consume", "safe", "--from", "earliest", "--count", "150", "--timeout", "30s"]).ok();
+    let mut rows: Vec<String> = read.text().lines().map(str::to_owned).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    assert_eq!(rows.len(), 150, "every acknowledged record is there, once");
+    publish(&cluster, 150, 160);
+}
+
+#[test]
+fn bytes_flipped_in_the_log() {
+    what_was_acknowledged_survives(|_, log, before| {
+        let file = OpenOptions::new().write(true).open(log).expect("the log file");
+        file.write_all_at(b"ZZZZ", before + 4).expect("writable");
+    });
+}
+
+#[test]
+fn a_log_cut_back_to_an_older_length() {
+    what_was_acknowledged_survives(|_, log, before| {
+        OpenOptions::new().write(true).open(log).and_then(|file| file.set_len(before)).expect("the log file");
+    });
+}
+
+#[test]
+fn a_log_that_is_gone() {
+    what_was_acknowledged_survives(|_, log, _| {
+        std::fs::remove_dir_all(log.parent().expect("its folder")).expect("removable");
+    });
+}
