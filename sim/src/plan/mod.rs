@@ -1,7 +1,7 @@
 //! What goes wrong in a run, drawn from its seed before it starts. One file per mode.
 //!
 //! Generic chaos misses load-bearing rules; the aimed modes find them. A mode is added by a file with `draw` and
-//! `EXERCISES`, a variant of [`Mode`] and a line in [`Mode::parts`].
+//! `EXERCISES`, a variant of [`Mode`] and a line in `Mode::parts`.
 
 mod amnesia;
 mod copied;
