@@ -10,7 +10,7 @@ use quorate_sim::runner::{play, play_all, Rules};
 /// Seeds of every run of the tests, spread over the modes.
 const FIXED: u64 = 1_000;
 /// Seeds that no run played before.
-const FRESH: u64 = 250;
+const FRESH: u64 = 100;
 /// A mutant that lives longer is not caught.
 const MUTANT_SEEDS: u64 = 2_000;
 

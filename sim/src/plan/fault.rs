@@ -131,6 +131,18 @@ pub enum Fault {
         /// Who is said to be dead.
         target: Target,
     },
+    /// An operator moves the leader of partition 0 (H1).
+    Handoff {
+        /// Number of the node.
+        to: u64,
+    },
+    /// An operator drains a node, or takes that back (H2).
+    Drain {
+        /// Which.
+        target: Target,
+        /// Drain it.
+        drain: bool,
+    },
     /// A copy of the node's disk starts on another host: it registers with the next incarnation, and hangs.
     CopiedDisk {
         /// Whose.

@@ -9,6 +9,7 @@ mod deaf;
 mod drift;
 mod fault;
 mod generic;
+mod handoff;
 mod observers;
 mod pause;
 mod tail;
@@ -43,6 +44,8 @@ pub enum Mode {
     Tail,
     /// A copy of a node's disk starts elsewhere while the node lives.
     Copied,
+    /// Leaders are handed over on purpose while the target, the leader, links or observers fail.
+    Handoff,
     /// Clocks run beyond their bound: what no clock takes part in must hold all the same.
     Drift,
 }
@@ -51,7 +54,7 @@ type Draw = fn(&mut Chance) -> Plan;
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Generic,
         Self::Amnesia,
         Self::Deaf,
@@ -60,6 +63,7 @@ impl Mode {
         Self::Winner,
         Self::Tail,
         Self::Copied,
+        Self::Handoff,
         Self::Drift,
     ];
 
@@ -74,6 +78,7 @@ impl Mode {
             Self::Winner => ("winner", winner::draw, winner::EXERCISES),
             Self::Tail => ("tail", tail::draw, tail::EXERCISES),
             Self::Copied => ("copied", copied::draw, copied::EXERCISES),
+            Self::Handoff => ("handoff", handoff::draw, handoff::EXERCISES),
             Self::Drift => ("drift", drift::draw, drift::EXERCISES),
         }
     }

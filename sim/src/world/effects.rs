@@ -43,7 +43,11 @@ impl<P: Policy> World<P> {
             NodeEffect::Persist(write) => self.node_write(id, Job::Write(write)),
             NodeEffect::WalToken { seq } => self.node_write(id, Job::Token(seq)),
             NodeEffect::Canary => self.node_write(id, Job::Canary),
-            NodeEffect::Send { node, lane, envelope } => self.node_send(id, node, lane, envelope),
+            NodeEffect::Send { node, lane, envelope } => {
+                let forwarded = envelope.forwarded.as_ref().map_or(0, |forwarded| forwarded.publishes.len());
+                self.coverage.add("publishes forwarded", forwarded as u64);
+                self.node_send(id, node, lane, envelope);
+            }
             NodeEffect::Session { to, message } => self.session_send(id, to, Message::Up(message)),
             NodeEffect::Answer { ticket, result } => self.publish_answer(id, ticket, result),
             NodeEffect::ReadAnswer { ticket, result } => self.read_answer(id, ticket, result),

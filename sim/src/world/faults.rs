@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::policy::Policy;
-use quorate_proto::ids::{Incarnation, NodeId};
+use quorate_proto::ids::{Incarnation, NodeId, PartitionNo};
 
 use super::observer::{host as observer_host, id_of};
-use super::{What, World, NODES, OBSERVERS};
+use super::{What, World, NODES, OBSERVERS, TOPIC};
 use crate::net::{Host, Weather};
 use crate::plan::{Fault, Target};
 
@@ -100,6 +101,22 @@ impl<P: Policy> World<P> {
                 self.observer_mut(id).wall_error += seconds * 1_000_000;
             }
             Fault::ForgedNotice { target } => self.on_node(target, Self::forged_notice),
+            Fault::Handoff { to } => {
+                self.coverage.count("handoffs asked for");
+                // A leader that moves is a disturbance by itself.
+                self.coverage.count("faults that bit");
+                let partition = PartitionNo(0);
+                self.ask_observers(&AdminRequest::Handoff {
+                    topic: TOPIC.into(),
+                    partition,
+                    to: to.to_string(),
+                    pin: false,
+                });
+            }
+            Fault::Drain { target, drain: draining } => self.on_node(target, |world, id| {
+                world.coverage.count("drains");
+                world.ask_observers(&AdminRequest::Drain { node: id.0.to_string(), draining });
+            }),
             Fault::CopiedDisk { target } => self.on_node(target, Self::copied_disk),
         }
     }

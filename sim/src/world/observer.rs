@@ -151,7 +151,10 @@ impl<P: Policy> World<P> {
             for permit in partition.uncleared.iter().chain(&partition.newest) {
                 let Some(node) = partition.node_of(permit.candidate) else { continue };
                 match checkers.permits.applied(now, permit, node) {
-                    Ok(news) => coverage.add("permits issued", u64::from(news)),
+                    Ok(news) => {
+                        coverage.add("permits issued", u64::from(news));
+                        coverage.add("handoffs permitted", u64::from(news && permit.planned.is_some()));
+                    }
                     Err(violation) => result = Err(violation),
                 }
             }
@@ -179,6 +182,14 @@ impl<P: Policy> World<P> {
     pub(crate) fn look_for_majority(&mut self) {
         let awake = OBSERVERS.iter().filter(|id| self.observers[id].awake(self.now)).count();
         self.coverage.add("no observer majority", u64::from(awake * 2 < OBSERVERS.len()));
+    }
+
+    /// An operator's call, to every observer: only their leader takes it up.
+    pub(crate) fn ask_observers(&mut self, request: &AdminRequest) {
+        for id in OBSERVERS {
+            let ticket = Ticket(self.fresh_id());
+            self.post_to_observer(id, ObserverEvent::Admin { ticket, request: request.clone() });
+        }
     }
 
     /// The operator makes the topic as soon as all data nodes are there.
