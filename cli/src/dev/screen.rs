@@ -98,9 +98,9 @@ fn commands(program: &str, setup: &Setup, picture: &Picture) -> Vec<String> {
     }
     lines.push("  # see the failover".to_owned());
     lines.push(format!("  {program} slo"));
+    lines.push(format!("  {program} node list"));
     lines.push("  # move a leader on purpose: no request fails".to_owned());
     lines.push(format!("  {program} leader handoff {TOPIC}/0 --to node-3"));
-    lines.push(format!("  {program} node list"));
     lines.push(String::new());
     lines.push("Ctrl-C here stops everything; the next start finds its data.".to_owned());
     lines
