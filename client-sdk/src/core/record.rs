@@ -35,7 +35,8 @@ impl Record {
     }
 
     /// Idempotency key: a second record with it (same partition, inside the key window of 24 h) is suppressed and
-    /// answered with the first result (protocol I7). At most 64 KiB; an empty one is no key.
+    /// answered with the first result (protocol I7). At most 64 KiB; a producer refuses an empty one
+    /// (`INVALID_ARGUMENT`): whoever means no key calls this not at all.
     #[must_use]
     pub fn idempotency_key(mut self, key: impl Into<Bytes>) -> Self {
         self.content.idempotency_key = Some(key.into());

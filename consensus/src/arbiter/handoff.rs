@@ -76,9 +76,10 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
 /// Where the leader of `partition` ought to go, if it ought to move: its node is drained, or it is pinned elsewhere.
 #[must_use]
 pub fn target(scene: &Scene<'_>, partition: &Partition) -> Option<Permit> {
-    let leader = serving_leader(scene, partition)?;
-    let pinned = partition.pin.filter(|pin| *pin != leader.node);
-    let drained = scene.view.draining(scene.directory, leader.node);
+    // Asked of every partition on every tick: by far the most stand where they belong.
+    let (node, _) = partition.leader(scene.directory.nodes())?;
+    let pinned = partition.pin.filter(|pin| *pin != node);
+    let drained = scene.view.draining(scene.directory, node);
     if pinned.is_none() && !drained {
         return None;
     }

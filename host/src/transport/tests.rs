@@ -5,10 +5,13 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use protobuf::Message as _;
-use quorate_proto::control::{Ended, ObserverInfo, Permit, PermitKind};
-use quorate_proto::ids::{ConfigVersion, LogIndex, PermitEpoch, Term};
+use quorate_consensus::envelope::{Forwarded, ForwardedAnswer, ForwardedPublish};
+use quorate_proto::control::{Ended, ObserverInfo, Permit, PermitKind, Planned};
+use quorate_proto::ids::{ConfigVersion, LogIndex, OperationId, PermitEpoch, Term, Ticket};
 use quorate_proto::internal::{Frame, FrameAck, SnapshotChunk};
+use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::{BootTime, LogTime};
+use quorate_proto::v1::Receipt;
 use raft::eraftpb::{Entry, Message, MessageType, Snapshot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -16,6 +19,8 @@ use tokio::sync::Notify;
 use super::link::Link;
 use super::*;
 use crate::listen;
+
+mod snapshots;
 
 const CLUSTER: ClusterId = ClusterId(9);
 
@@ -195,8 +200,24 @@ fn full_envelope() -> Envelope {
         basis: ended.clone(),
         clear: true,
         kind: PermitKind::FullAttendance,
-        planned: None,
+        planned: Some(Planned { from: ReplicaId(1), term: Term(2), lease_from: BootTime(3) }),
     };
+    let publish = ForwardedPublish {
+        ticket: Ticket(1),
+        batch: Bytes::from_static(b"batch"),
+        principal: Bytes::from_static(b"somebody"),
+        client_id: Bytes::from_static(b"client"),
+        connection: 2,
+        operation: OperationId(3),
+        deadline: Some(Duration::from_micros(4)),
+    };
+    let endless = ForwardedPublish { deadline: None, ..publish.clone() };
+    let receipt = Receipt { base_offset: 7, count: 2, ..Receipt::default() };
+    let refusal = Refusal::new(Reason::Busy, "what", "whom", "do").of_unknown_fate();
+    let answers = vec![
+        ForwardedAnswer { ticket: Ticket(5), result: Ok(receipt) },
+        ForwardedAnswer { ticket: Ticket(6), result: Err(refusal) },
+    ];
     Envelope {
         stamp: Some(BootTime(1)),
         echo: Some(BootTime(2)),
@@ -205,7 +226,7 @@ fn full_envelope() -> Envelope {
         ended,
         veto_wait: Some(Duration::from_micros(5)),
         last: Some((Term(6), LogIndex(7))),
-        forwarded: None,
+        forwarded: Some(Box::new(Forwarded { publishes: vec![publish, endless], answers })),
         ..*append(9, 100)
     }
 }
@@ -433,93 +454,6 @@ fn a_peer_that_never_reads_costs_bounded_memory_and_delays_no_other_lane() {
         a.transport.send(NodeId(2), Lane::Control, Box::new(envelope(9)));
         a.transport.flush();
         b.inbox.until(|state| state.envelopes.iter().any(|(_, lane, _)| *lane == Lane::Control)).await;
-    });
-}
-
-fn snapshot_envelope(data: Vec<u8>) -> Envelope {
-    let mut envelope = envelope(0);
-    envelope.message.msg_type = MessageType::MsgSnapshot;
-    let mut snapshot = Snapshot { data: data.into(), ..Snapshot::default() };
-    snapshot.mut_metadata().index = 40;
-    envelope.message.set_snapshot(snapshot);
-    envelope
-}
-
-fn file_with(content: &[u8]) -> File {
-    let mut file = tempfile::tempfile().unwrap();
-    std::io::Write::write_all(&mut file, content).unwrap();
-    std::io::Seek::rewind(&mut file).unwrap();
-    file
-}
-
-#[test]
-fn a_snapshot_arrives_with_all_its_parts() {
-    run(async {
-        let (mut a, b) = (Node::start(1), Node::start(2));
-        a.peers(&[(2, b.address)]);
-        let (data, segment) = (vec![1; 600_000], (0..700_001_u32).map(|i| i as u8).collect::<Vec<_>>());
-        let parts = vec![
-            SnapshotPart {
-                name: "segment/0".into(),
-                source: PartSource::File { file: file_with(&segment), len: segment.len() as u64 },
-            },
-            SnapshotPart { name: "keys".into(), source: PartSource::Bytes(Bytes::from_static(b"k")) },
-        ];
-        let envelope = snapshot_envelope(data);
-        a.transport.send_snapshot(NodeId(2), envelope.clone(), parts);
-        a.inbox.until(|state| !state.sent.is_empty()).await;
-        assert_eq!(a.inbox.state.lock().unwrap().sent, [(ReplicaId(12), true)]);
-        let received = b.inbox.with(|state| state.envelopes.pop()).unwrap();
-        assert_eq!(received, (NodeId(1), Lane::Snapshot, envelope));
-        let expected = vec![("segment/0".to_owned(), segment), ("keys".to_owned(), b"k".to_vec())];
-        assert_eq!(*b.shelf.0.lock().unwrap(), expected);
-    });
-}
-
-#[test]
-fn a_snapshot_that_fails_is_reported_and_not_delivered() {
-    run(async {
-        let (mut a, b) = (Node::start(1), Node::start(2));
-        a.peers(&[(2, b.address)]);
-        let part = |name: &str, source| vec![SnapshotPart { name: name.into(), source }];
-        let refused = part("unwanted", PartSource::Bytes(Bytes::from_static(b"x")));
-        a.transport.send_snapshot(NodeId(2), snapshot_envelope(vec![]), refused);
-        let too_short = part("segment/0", PartSource::File { file: file_with(b"short"), len: 100 });
-        a.transport.send_snapshot(NodeId(2), snapshot_envelope(vec![]), too_short);
-        a.transport.send(NodeId(44), Lane::Snapshot, Box::new(snapshot_envelope(vec![])));
-        a.inbox.until(|state| state.sent.len() == 3).await;
-        assert!(a.inbox.state.lock().unwrap().sent.iter().all(|(_, ok)| !ok));
-        assert!(b.inbox.state.lock().unwrap().envelopes.is_empty());
-    });
-}
-
-#[test]
-fn a_damaged_chunk_ends_the_snapshot() {
-    run(async {
-        let (a, b) = (Node::start(1), Node::start(2));
-        let link = Link {
-            config: Arc::new(a.config.clone()),
-            sink: Arc::clone(&a.inbox) as Arc<dyn PeerSink>,
-            peer: NodeId(2),
-            address: b.address.to_string(),
-            snapshots: tokio::sync::Semaphore::new(1),
-        };
-        let first = SnapshotChunk {
-            hello: Some(link.hello()),
-            envelope: Some(encode(&snapshot_envelope(vec![]))),
-            ..SnapshotChunk::default()
-        };
-        let damaged = SnapshotChunk {
-            part: "keys".into(),
-            data: Bytes::from_static(b"abc"),
-            crc32c: 1,
-            ..SnapshotChunk::default()
-        };
-        let last = SnapshotChunk { last: true, ..SnapshotChunk::default() };
-        let mut client = link.connect().await.unwrap();
-        let done = client.snapshot(tokio_stream::iter([first, damaged, last])).await.unwrap().into_inner();
-        assert!(done.error.contains("CORRUPT"), "{}", done.error);
-        assert!(b.inbox.state.lock().unwrap().envelopes.is_empty());
     });
 }
 

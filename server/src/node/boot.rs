@@ -1,7 +1,7 @@
 //! Start of a node: lock and identity (B1), recovery of the write-ahead log, judgement of its tail (B2), storage back
 //! to its checkpoints, replicas opened.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use super::shell::Shell;
 use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK};
 use crate::storage::{
-    self, Checkpoint, Reach, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
+    self, Checkpoint, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
 };
 use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
 use crate::view::{TailBudget, Views};
@@ -61,8 +61,9 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
             .map_err(|e| ServerError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);
     let partitions = config.data_dir.join("partitions");
-    let reached = storage::reaches(&partitions).map_err(|e| ServerError::Storage(e.to_string()))?;
-    let suspect = judge(&config.data_dir, &recovered, &reached, data_dir.same_boot())?;
+    let lost_groups = lost_groups(&partitions, &recovered).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let shorter = shorter(&partitions, &recovered, &lost_groups).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let suspect = judge(&config.data_dir, &recovered, shorter, data_dir.same_boot())?;
     let node_config = NodeConfig {
         hello: hello(config, &data_dir)?,
         observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
@@ -70,11 +71,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         limits: NodeLimits::default(),
         seed: rand::random(),
         suspect_log: suspect,
-        lost_groups: reached
-            .iter()
-            .filter(|(group, reach)| !recovered.groups.contains_key(group) && holds_entries(reach))
-            .map(|(group, _)| *group)
-            .collect(),
+        lost_groups,
         observer_loss: match config.observer_loss {
             ObserverLossSetting::Stop => ObserverLoss::Stop,
             ObserverLossSetting::ReadIndex => ObserverLoss::ReadIndex,
@@ -142,12 +139,7 @@ fn tell_supervisor(data_dir: &DataDir) {
 }
 
 /// B2: may flushed entries be missing from the log? A marker stays until every replica caught up.
-fn judge(
-    dir: &Path,
-    recovered: &Recovered,
-    reached: &BTreeMap<GroupId, Reach>,
-    same_boot: bool,
-) -> Result<bool, ServerError> {
+fn judge(dir: &Path, recovered: &Recovered, shorter: Option<String>, same_boot: bool) -> Result<bool, ServerError> {
     let marker = dir.join(SUSPECT);
     let after_disk_error = std::env::var(ENV_LAST_EXIT).is_ok_and(|status| status == EXIT_DISK.to_string());
     let why = if after_disk_error {
@@ -155,7 +147,7 @@ fn judge(
     } else if let Some(cut) = recovered.tail_cut.as_ref().filter(|cut| cut.lost || !same_boot) {
         let how = if cut.lost { "flushed records are damaged" } else { "it was cut off by a power loss" };
         format!("{how}: {} bytes of {} after byte {}", cut.dropped, cut.file.display(), cut.kept)
-    } else if let Some(shorter) = reached.iter().find_map(|(group, reach)| shorter(recovered, *group, reach)) {
+    } else if let Some(shorter) = shorter {
         shorter
     } else {
         return Ok(marker.exists());
@@ -171,20 +163,32 @@ fn judge(
     Ok(true)
 }
 
-/// The partition's files hold an entry that the log does not: an older log was put in place, or it is gone.
-fn shorter(recovered: &Recovered, group: GroupId, reach: &Reach) -> Option<String> {
-    let Some(log) = recovered.groups.get(&group) else {
-        return holds_entries(reach).then(|| format!("the files of {group} are there, its log is gone"));
-    };
-    let checkpoint = log.kv.get(CHECKPOINT_KEY).and_then(|stored| Checkpoint::from_bytes(stored.clone()).ok());
-    let newest = reach.get(&checkpoint.as_ref().map_or(0, |c| c.generation)).copied().unwrap_or_default();
-    let last = log.entries.last().map_or(LogIndex::ZERO, |entry| LogIndex(entry.index));
-    let last = last.max(checkpoint.map_or(LogIndex::ZERO, |checkpoint| checkpoint.log_index()));
-    (newest > last).then(|| format!("the files of {group} reach to {newest}, its log to {last}"))
+/// Groups whose files hold entries while the log knows nothing of them.
+fn lost_groups(partitions: &Path, recovered: &Recovered) -> Result<BTreeSet<GroupId>, StorageError> {
+    let mut lost = BTreeSet::new();
+    for group in storage::groups(partitions)? {
+        if !recovered.groups.contains_key(&group) && storage::holds_entries(partitions, group)? {
+            lost.insert(group);
+        }
+    }
+    Ok(lost)
 }
 
-fn holds_entries(reach: &Reach) -> bool {
-    reach.values().any(|newest| *newest > LogIndex::ZERO)
+/// A partition's files hold an entry that its log does not: an older log was put in place, or it is gone.
+fn shorter(partitions: &Path, recovered: &Recovered, lost: &BTreeSet<GroupId>) -> Result<Option<String>, StorageError> {
+    if let Some(group) = lost.first() {
+        return Ok(Some(format!("the files of {group} are there, its log is gone")));
+    }
+    for (group, log) in &recovered.groups {
+        let checkpoint = log.kv.get(CHECKPOINT_KEY).and_then(|stored| Checkpoint::from_bytes(stored.clone()).ok());
+        let newest = storage::reach(partitions, *group, checkpoint.as_ref())?;
+        let last = log.entries.last().map_or(LogIndex::ZERO, |entry| LogIndex(entry.index));
+        let last = last.max(checkpoint.map_or(LogIndex::ZERO, |checkpoint| checkpoint.log_index()));
+        if newest > last {
+            return Ok(Some(format!("the files of {group} reach to {newest}, its log to {last}")));
+        }
+    }
+    Ok(None)
 }
 
 fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError> {

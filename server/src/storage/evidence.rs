@@ -1,47 +1,64 @@
 //! How far a partition's files reach, by what stands in them: evidence against a log that ends earlier (B2). Segments are
 //! written from applied entries, so an entry in them was committed and flushed here.
+//!
+//! Only what was written after the checkpoint is looked at: what it covers, its log covers too. So the look costs no more
+//! than the tail that the start applies again.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use quorate_proto::ids::{GroupId, LogIndex};
+use quorate_proto::ids::{GroupId, LogIndex, Offset};
 
+use super::checkpoint::Checkpoint;
 use super::error::StorageError;
+use super::files::{generation_dir, group_dir};
 use super::frame;
-use super::segment::FIRST_ENTRY;
+use super::segment::{Segment, FIRST_ENTRY};
 
-/// Newest entry in each generation of a group's files. A generation that no checkpoint names yet is a snapshot being
-/// put in place: it may well reach further than the log.
-pub type Reach = BTreeMap<u64, LogIndex>;
-
-/// How far the files of each group reach. What cannot be read is no evidence; damage is found elsewhere.
+/// Groups that have a folder.
 ///
 /// # Errors
 /// When the disk refuses.
-pub fn reaches(partitions: &Path) -> Result<BTreeMap<GroupId, Reach>, StorageError> {
-    let mut reached = BTreeMap::new();
-    for folder in list(partitions)? {
-        let number = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
-        let Some(group) = number.map(GroupId) else { continue };
-        let mut reach = Reach::new();
-        for path in list(&folder)?.into_iter().filter(|path| path.is_dir()) {
-            let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
-            let segments = list(&path)?.into_iter().filter(|path| path.extension().is_some_and(|e| e == "segment"));
-            // Names are zero-padded base offsets: the last one in order holds the newest entries.
-            if let (Some(generation), Some(last)) = (number, segments.max()) {
-                reach.insert(generation, last_entry(&last).map_err(StorageError::io("cannot read", &last))?);
-            }
-        }
-        reached.insert(group, reach);
-    }
-    Ok(reached)
+pub fn groups(partitions: &Path) -> Result<Vec<GroupId>, StorageError> {
+    Ok(list(partitions)?.iter().filter_map(|folder| number_of(folder)).map(GroupId).collect())
 }
 
-fn last_entry(segment: &Path) -> std::io::Result<LogIndex> {
+/// Newest entry in the files of a group that stands behind its checkpoint (`None`: it has none), `ZERO` if there is no
+/// such entry. A generation that the checkpoint does not name is a snapshot being put in place: it may well reach
+/// further than the log. What cannot be read is no evidence; damage is found elsewhere.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn reach(partitions: &Path, group: GroupId, checkpoint: Option<&Checkpoint>) -> Result<LogIndex, StorageError> {
+    let dir = generation_dir(&group_dir(partitions, group), checkpoint.map_or(0, |c| c.generation));
+    let known = checkpoint.map_or(&[][..], |c| &c.segments);
+    let mut newest = LogIndex::ZERO;
+    for path in list(&dir)?.into_iter().filter(|path| path.extension().is_some_and(|ext| ext == "segment")) {
+        let flushed = known.iter().find(|file| path.ends_with(Segment::name(Offset(file.id))));
+        let from = flushed.map_or(FIRST_ENTRY, |file| file.length);
+        newest = newest.max(last_entry(&path, from).map_err(StorageError::io("cannot read", &path))?);
+    }
+    Ok(newest)
+}
+
+/// Any generation of a group's files holds an entry.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn holds_entries(partitions: &Path, group: GroupId) -> Result<bool, StorageError> {
+    for generation in list(&group_dir(partitions, group))?.iter().filter_map(|dir| number_of(dir)) {
+        let any = Checkpoint { generation, ..Checkpoint::default() };
+        if reach(partitions, group, Some(&any))? > LogIndex::ZERO {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn last_entry(segment: &Path, from: u64) -> std::io::Result<LogIndex> {
     let file = File::open(segment)?;
-    let (mut position, mut newest) = (FIRST_ENTRY, LogIndex::ZERO);
+    let (mut position, mut newest) = (from, LogIndex::ZERO);
     let mut head = [0; frame::HEADER];
     loop {
         match file.read_exact_at(&mut head, position) {
@@ -53,6 +70,10 @@ fn last_entry(segment: &Path) -> std::io::Result<LogIndex> {
         newest = newest.max(LogIndex(header.index));
         position += frame::HEADER as u64 + u64::from(header.body);
     }
+}
+
+fn number_of(folder: &Path) -> Option<u64> {
+    folder.file_name()?.to_str()?.parse().ok()
 }
 
 fn list(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {

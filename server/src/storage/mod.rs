@@ -25,7 +25,7 @@ mod tests;
 
 pub use checkpoint::{Checkpoint, CHECKPOINT_KEY};
 pub use error::StorageError;
-pub use evidence::{reaches, Reach};
+pub use evidence::{groups, holds_entries, reach};
 pub use files::SnapshotFile;
 pub use segment::Found;
 pub use staging::{snapshot_parts, Stagings};

@@ -316,3 +316,20 @@ fn newest(dir: &Path, extension: &str) -> PathBuf {
     files.sort();
     files.pop().unwrap()
 }
+
+#[test]
+fn the_files_tell_how_far_they_reach_behind_their_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    assert_eq!(groups(dir.path()).unwrap(), vec![GROUP]);
+    assert!(!holds_entries(dir.path(), GROUP).unwrap(), "a new partition proves nothing");
+    files.append(&ten()[..4]).unwrap();
+    assert_eq!(reach(dir.path(), GROUP, None).unwrap(), LogIndex(9));
+    let checkpoint = files.checkpoint(LogIndex(9), Term(2), Bytes::new()).unwrap();
+    assert_eq!(reach(dir.path(), GROUP, Some(&checkpoint)).unwrap(), LogIndex::ZERO, "the log covers what it covers");
+    files.append(&ten()[4..]).unwrap();
+    assert_eq!(reach(dir.path(), GROUP, Some(&checkpoint)).unwrap(), LogIndex(15));
+    let installed = Checkpoint { generation: 1, ..checkpoint };
+    assert_eq!(reach(dir.path(), GROUP, Some(&installed)).unwrap(), LogIndex::ZERO, "another generation");
+    assert!(holds_entries(dir.path(), GROUP).unwrap());
+}

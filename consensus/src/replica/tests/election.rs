@@ -9,11 +9,11 @@ use crate::effect::{Note, ReplicaEffect};
 use crate::policy::{Policy, Production};
 use crate::replica::Mode;
 
-fn released(replica: u64, term: Term) -> Ended {
+pub(super) fn released(replica: u64, term: Term) -> Ended {
     Ended::Released { replica: ReplicaId(replica), term }
 }
 
-fn dead(replica: u64) -> Ended {
+pub(super) fn dead(replica: u64) -> Ended {
     Ended::Dead { replica: ReplicaId(replica), incarnation: Incarnation(1) }
 }
 
@@ -128,7 +128,7 @@ fn a_leader_with_contact_vetoes_and_one_without_resigns_before_it_votes() {
     assert!(stopped < told && told < voted);
 }
 
-fn vote_request<P: Policy>(
+pub(super) fn vote_request<P: Policy>(
     cluster: &Cluster<P>,
     from: u64,
     epoch: u64,
@@ -372,63 +372,6 @@ fn a_winner_by_votes_that_took_long_does_not_serve_on_them_but_is_given_time_for
 }
 
 #[test]
-fn a_suspect_log_only_vetoes() {
-    let mut cluster = led::<Production>();
-    cluster.run(500);
-    cluster.crash(2);
-    cluster.nodes.get_mut(&2).unwrap().suspect = true;
-    cluster.start(2).unwrap();
-    cluster.run(2000);
-    cluster.crash(1);
-    cluster.permit(2, 3, &[dead(1)], true);
-    cluster.run(1000);
-    assert_eq!(cluster.leader(), None);
-    assert!(cluster.vetoes(2).contains(&"suspect"));
-    assert!(cluster.replica(2).report(cluster.now).suspect_log);
-}
-
-#[test]
-fn the_first_leader_after_a_suspect_start_clears_the_suspicion_if_it_was_permitted_since() {
-    let mut cluster = led::<Production>();
-    cluster.propose(1, "a");
-    cluster.run(500);
-    cluster.crash(1);
-    cluster.crash(2);
-    cluster.nodes.get_mut(&2).unwrap().suspect = true;
-    cluster.start(2).unwrap();
-    cluster.start(1).unwrap();
-    assert!(cluster.replica(2).report(cluster.now).suspect_log);
-    cluster.permit(2, 3, &[dead(1)], true);
-    cluster.run_until("replica 3 leads", 3_000, |c| c.serving() == [3]);
-    cluster.propose(3, "b");
-    cluster.run(300);
-    assert!(!cluster.replica(2).report(cluster.now).suspect_log, "no second change of the leader is needed");
-}
-
-#[test]
-fn a_suspect_log_is_sound_again_once_it_caught_up_with_a_leader_elected_since() {
-    let mut cluster = led::<Production>();
-    cluster.propose(1, "a");
-    cluster.run(500);
-    cluster.crash(2);
-    cluster.nodes.get_mut(&2).unwrap().suspect = true;
-    cluster.start(2).unwrap();
-    for n in 0..3 {
-        cluster.propose(1, &format!("under the same leader {n}"));
-        cluster.run(500);
-    }
-    assert!(cluster.replica(2).report(cluster.now).suspect_log, "the same leader never probes the end of its log");
-    let term = cluster.replica(1).term();
-    cluster.permit(2, 3, &[released(1, term)], false);
-    assert_eq!(cluster.leader(), Some(1), "it is not released, and 2 may not vote");
-    cluster.act(1, |r, now, out| r.release(now, "test", out));
-    cluster.deliver();
-    cluster.run(100);
-    assert_eq!(cluster.leader(), Some(3));
-    assert!(!cluster.replica(2).report(cluster.now).suspect_log);
-}
-
-#[test]
 fn a_vetoed_candidate_does_not_flood_the_observers_with_reports() {
     let mut cluster = led::<Production>();
     cluster.cut_both(1, 3);
@@ -471,76 +414,4 @@ fn what_may_not_be_stepped_is_dropped() {
     };
     let dropped: Vec<_> = cluster.take_effects(1).into_iter().filter_map(dropped).collect();
     assert_eq!(dropped, ["group", "replica", "sender", "kind", "kind", "time-out-now", "incarnation"]);
-}
-
-#[test]
-fn a_release_is_taken_from_the_leader_itself_or_with_a_vote_request_and_a_death_only_from_a_permit() {
-    let mut cluster = led::<Production>();
-    cluster.run(500);
-    let term = cluster.replica(1).term();
-    let mut gossip = vote_request(&cluster, 3, 2, MessageType::MsgHeartbeatResponse);
-    gossip.to = ReplicaId(2);
-    gossip.message.to = 2;
-    gossip.message.term = term.0;
-    gossip.ended = vec![released(1, term), dead(1)];
-    cluster.hand_over(gossip.clone());
-    assert_eq!(cluster.replica(2).leader(), Some(ReplicaId(1)), "hearsay");
-    gossip.message.set_msg_type(MessageType::MsgRequestPreVote);
-    gossip.message.term = term.0 + 1;
-    gossip.ended = vec![dead(1)];
-    cluster.hand_over(gossip.clone());
-    assert_eq!(cluster.replica(2).leader(), Some(ReplicaId(1)), "a death only from a permit");
-    gossip.ended = vec![released(1, term)];
-    cluster.hand_over(gossip);
-    assert_eq!(cluster.replica(2).leader(), None);
-}
-
-#[test]
-fn a_released_or_dead_leaders_late_messages_are_not_followed() {
-    let mut cluster = led::<Production>();
-    cluster.run(500);
-    cluster.keep = Some(MessageType::MsgHeartbeat);
-    cluster.run(300);
-    let late = cluster.kept.iter().find(|e| e.to.0 == 2).expect("a heartbeat to replica 2").clone();
-    cluster.keep = None;
-    cluster.crash(1);
-    cluster.permit(2, 3, &[dead(1)], true);
-    cluster.isolate(3);
-    cluster.take_effects(2);
-    cluster.act(2, |r, now, out| r.receive(now, late, out));
-    assert!(cluster.take_effects(2).contains_dropped("dead"));
-    assert_ne!(cluster.replica(2).leader(), Some(ReplicaId(1)));
-}
-
-trait ContainsDropped {
-    fn contains_dropped(&self, why: &str) -> bool;
-}
-
-impl ContainsDropped for Vec<ReplicaEffect> {
-    fn contains_dropped(&self, why: &str) -> bool {
-        self.iter().any(|e| matches!(e, ReplicaEffect::Note(Note::Dropped(reason)) if *reason == why))
-    }
-}
-
-#[test]
-fn time_out_now_with_the_release_and_a_permit_elects_without_pre_vote() {
-    let mut cluster = led::<Production>();
-    cluster.run(500);
-    let term = cluster.replica(1).term();
-    let permit = cluster.make_permit(2, 2, &[], false);
-    let mut order = vote_request(&cluster, 3, 2, MessageType::MsgTimeoutNow);
-    (order.from, order.message.from) = (ReplicaId(1), 1);
-    (order.to, order.message.to) = (ReplicaId(2), 2);
-    order.message.term = term.0;
-    order.permit = Some(permit);
-    cluster.act(1, |r, now, out| r.release(now, "handoff", out));
-    cluster.wire.clear();
-    let unreleased = order.clone();
-    cluster.hand_over(unreleased);
-    assert_eq!(cluster.replica(2).term(), term, "no release, no election");
-    order.ended = vec![released(1, term)];
-    // The first order had taught replica 2 the permit, and the release lets it campaign at once either way.
-    cluster.hand_over(order);
-    cluster.deliver();
-    assert_eq!(cluster.leader(), Some(2));
 }

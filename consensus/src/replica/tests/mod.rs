@@ -7,3 +7,5 @@ mod harness;
 mod log;
 mod observers;
 mod reads;
+mod release;
+mod suspect;
