@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_proto::control::Role;
-use quorate_proto::ids::{GroupId, LogIndex, PermitEpoch, PersistId, ReplicaId, Term, Ticket};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, PermitEpoch, PersistId, ReplicaId, Term, Ticket};
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{ConfState, Entry, HardState};
 
@@ -161,4 +161,9 @@ pub enum Note {
     Fenced(bool),
     /// A message that may not be stepped was dropped (M3).
     Dropped(&'static str),
+    /// A peer has no receiver for what this node sent it: another group, replica or incarnation lives there (M3).
+    ToldStale {
+        /// The peer's node.
+        by: NodeId,
+    },
 }

@@ -8,7 +8,7 @@ use quorate_proto::ids::{GroupId, Incarnation, LogIndex, OperationId, PermitEpoc
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
 use quorate_proto::v1::Receipt;
-use raft::eraftpb::Message;
+use raft::eraftpb::{Message, MessageType};
 
 /// Which connection a message takes. Order is kept within a lane only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +85,33 @@ pub struct Envelope {
     pub last: Option<(Term, LogIndex)>,
     /// Publishes and answers of a planned handoff.
     pub forwarded: Option<Box<Forwarded>>,
+    /// `STALE_INCARNATION`: the answer to a message that has no receiver here (M3). Nothing else in it counts.
+    pub stale: bool,
     /// The message itself.
     pub message: Message,
+}
+
+impl Envelope {
+    /// The answer to this message where nobody may step it (M3). The answer itself is never answered.
+    #[must_use]
+    pub fn stale_answer(&self, incarnation: Incarnation) -> Self {
+        let mut message = Message { from: self.to.get(), to: self.from.get(), ..Message::default() };
+        message.set_msg_type(MessageType::MsgHup);
+        Self {
+            group: self.group,
+            from: self.to,
+            to: self.from,
+            from_incarnation: incarnation,
+            stamp: None,
+            echo: None,
+            won_epoch: PermitEpoch::ZERO,
+            permit: None,
+            ended: Vec::new(),
+            veto_wait: None,
+            last: None,
+            forwarded: None,
+            stale: true,
+            message,
+        }
+    }
 }

@@ -60,6 +60,7 @@ fn envelope(from: u64, to: u64, bytes: usize) -> Box<Envelope> {
         veto_wait: None,
         last: None,
         forwarded: None,
+        stale: false,
         message,
     })
 }

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod config;
 pub mod data_dir;
 pub mod listen;
+mod repeats;
 pub mod telemetry;
 pub mod transport;
 pub mod turn;

@@ -1,18 +1,17 @@
-//! Logs, metrics, and the limit on repeated log lines.
+//! Logs and metrics.
 
 use std::fs::OpenOptions;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use metrics::Unit;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use quorate_proto::time::BootTime;
 use tracing_subscriber::EnvFilter;
 
 use crate::listen::{self, ListenError};
+use crate::repeats::LimitedLines;
 
 /// Where log lines go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,21 +51,23 @@ pub enum TelemetryError {
 }
 
 /// Installs the process-wide log subscriber: one line per event, UTC, to `target`, filtered by `filter`
-/// (`info`, `quorate_server=debug,info` …). A second call in one process changes nothing.
+/// (`info`, `quorate_server=debug,info` …), repeated lines limited to 20 of one kind in 10 s. A second call in one process changes nothing.
 ///
 /// # Errors
 /// If the filter can't be parsed or the file not opened.
 pub fn init_logs(target: &LogTarget, filter: &str) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| TelemetryError::Filter { filter: filter.into(), reason: error.to_string() })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    let format = tracing_subscriber::fmt::format().with_target(false);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter);
     // `try_init` fails only if one is installed already, which tests of many nodes in one process do.
     let _ = match target {
-        LogTarget::Stderr => lines.with_writer(io::stderr).try_init(),
+        LogTarget::Stderr => lines.event_format(LimitedLines::new(format)).with_writer(io::stderr).try_init(),
         LogTarget::File(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
             let file = file.map_err(|source| TelemetryError::File { path: path.clone(), source })?;
-            lines.with_ansi(false).with_writer(Mutex::new(file)).try_init()
+            let format = LimitedLines::new(format.with_ansi(false));
+            lines.with_ansi(false).event_format(format).with_writer(Mutex::new(file)).try_init()
         }
     };
     Ok(())
@@ -138,42 +139,6 @@ pub fn describe(metrics: &[Metric]) {
     }
 }
 
-/// Limits a log line that may repeat: says it at once, then at most once per span with the number left out.
-///
-/// ```
-/// # use quorate_host::telemetry::Repeats;
-/// # use quorate_proto::time::BootTime;
-/// # use std::time::Duration;
-/// let mut lost = Repeats::new(Duration::from_secs(10));
-/// assert_eq!(lost.say(BootTime(1)), Some(0));
-/// assert_eq!(lost.say(BootTime(2)), None);
-/// assert_eq!(lost.say(BootTime(11_000_000_000)), Some(1));
-/// ```
-#[derive(Clone, Debug)]
-pub struct Repeats {
-    every: Duration,
-    next: BootTime,
-    left_out: u64,
-}
-
-impl Repeats {
-    /// At most one line per `every`.
-    #[must_use]
-    pub const fn new(every: Duration) -> Self {
-        Self { every, next: BootTime::ZERO, left_out: 0 }
-    }
-
-    /// `Some(lines left out since the last one)` if the line may be written now.
-    pub fn say(&mut self, now: BootTime) -> Option<u64> {
-        if now < self.next {
-            self.left_out += 1;
-            return None;
-        }
-        self.next = now + self.every;
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,12 +176,5 @@ mod tests {
         socket.read_to_string(&mut page).unwrap();
         assert!(page.contains("# HELP quorate_test_seconds A test."), "{page}");
         assert!(page.contains("quorate_test_seconds_bucket{le=\"0.005\"} 1"), "{page}");
-    }
-
-    #[test]
-    fn repeated_lines_are_limited_and_counted() {
-        let mut repeats = Repeats::new(Duration::from_secs(1));
-        let said: Vec<_> = (0..30).filter_map(|i| repeats.say(BootTime(i * 100_000_000))).collect();
-        assert_eq!(said, [0, 9, 9]);
     }
 }

@@ -18,7 +18,7 @@ use super::refuse;
 use super::rng::SplitMix;
 use super::status::{NodeCounters, NodeStatus, PartitionStatus};
 use crate::effect::Note;
-use crate::envelope::Envelope;
+use crate::envelope::{Envelope, Lane};
 use crate::policy::{Policy, Production};
 use crate::replica::SnapshotImage;
 
@@ -98,7 +98,7 @@ impl<P: Policy> NodeCore<P> {
     pub fn handle(&mut self, now: BootTime, event: NodeEvent, out: &mut Vec<NodeEffect>) {
         match event {
             NodeEvent::Publish(publish) => self.publish(publish, now, out),
-            NodeEvent::Peer(envelope) => self.peer(*envelope, now, out),
+            NodeEvent::Peer { from, envelope } => self.peer(from, *envelope, now, out),
             NodeEvent::Persisted { group, id, at } => {
                 self.disk.flushed(at);
                 self.visit(group, now, out, |partition, turn| partition.persisted(id, turn));
@@ -185,18 +185,30 @@ impl<P: Policy> NodeCore<P> {
         }
     }
 
-    fn peer(&mut self, envelope: Envelope, now: BootTime, out: &mut Vec<NodeEffect>) {
+    fn peer(&mut self, from: NodeId, envelope: Envelope, now: BootTime, out: &mut Vec<NodeEffect>) {
         let group = envelope.group;
-        let Some(node) =
-            self.partitions.get(&group).and_then(Hosted::live).map(|p| p.nodes.get(&envelope.from).copied())
-        else {
-            // Another partition incarnation, one that is set aside, or one that is not assigned yet (M3).
-            self.counters.strangers += 1;
-            out.push(NodeEffect::Note { group, note: Note::Dropped("unknown group") });
+        self.heard.insert(from, now);
+        if envelope.stale {
+            self.counters.stale_answers += 1;
+            out.push(NodeEffect::Note { group, note: Note::ToldStale { by: from } });
             return;
+        }
+        let stranger = match self.partitions.get(&group) {
+            // Another partition incarnation, or one that is not assigned yet.
+            None => Some("unknown group"),
+            // Its sender is right to look for it here: the directory is told that it is set aside.
+            Some(Hosted::Aside { .. }) => {
+                out.push(NodeEffect::Note { group, note: Note::Dropped("set aside") });
+                return;
+            }
+            Some(Hosted::Live(partition)) => partition.stranger(&envelope),
         };
-        if let Some(node) = node {
-            self.heard.insert(node, now);
+        if let Some(why) = stranger {
+            self.counters.strangers += 1;
+            out.push(NodeEffect::Note { group, note: Note::Dropped(why) });
+            let answer = Box::new(envelope.stale_answer(self.config.hello.incarnation));
+            out.push(NodeEffect::Send { node: from, lane: Lane::Control, envelope: answer });
+            return;
         }
         self.visit(group, now, out, |partition, turn| partition.receive(envelope, turn));
     }

@@ -38,7 +38,12 @@ pub enum NodeEvent {
     /// At least every `Timing::tick`/2; the core keeps its own deadlines.
     Tick,
     /// A Raft message from a peer.
-    Peer(Box<Envelope>),
+    Peer {
+        /// The node that it came from: where an answer goes that no replica can give (M3).
+        from: NodeId,
+        /// The message.
+        envelope: Box<Envelope>,
+    },
     /// The connection to a peer broke: suspicion may start, proof it is not (S2).
     PeerLost(NodeId),
     /// The write `id` of `group` is flushed. `at`: when the flush ended.

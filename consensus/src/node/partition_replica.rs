@@ -200,6 +200,12 @@ impl<P: Policy> PartitionReplica<P> {
         }
     }
 
+    /// Why a message has no receiver here (M3).
+    pub(super) fn stranger(&self, envelope: &Envelope) -> Option<&'static str> {
+        let member = self.nodes.contains_key(&envelope.from);
+        self.replica.stranger(envelope).or((!member).then_some("not a member"))
+    }
+
     /// The connection to a node broke.
     pub(super) fn peer_lost(&mut self, node: NodeId, turn: &mut Turn<'_>) {
         let peers = self.nodes.iter().filter(|(replica, on)| **on == node && **replica != self.assignment.replica);

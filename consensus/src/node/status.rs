@@ -48,6 +48,8 @@ pub struct NodeCounters {
     pub released: u64,
     /// Peer messages for groups, replicas or incarnations that are not here (M3).
     pub strangers: u64,
+    /// Messages of this node that a peer answered with `STALE_INCARNATION` (M3).
+    pub stale_answers: u64,
 }
 
 /// State of the whole node.

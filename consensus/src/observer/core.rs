@@ -22,7 +22,8 @@ use super::session::Session;
 use super::{ObserverEffect, ObserverEvent};
 use crate::arbiter::{Arbiter, ClusterView};
 use crate::directory::Directory;
-use crate::effect::{ReplicaEffect, Restored};
+use crate::effect::{Note, ReplicaEffect, Restored};
+use crate::envelope::{Envelope, Lane};
 use crate::policy::{Policy, Production};
 use crate::replica::{bootstrap, Mode, ObserverLoss, Replica, ReplicaConfig};
 
@@ -129,10 +130,7 @@ impl<P: Policy> ObserverCore<P> {
         }
         match event {
             ObserverEvent::Tick { wall } => self.tick(now, wall, out),
-            ObserverEvent::Peer(envelope) => {
-                self.replica.peer_heard(now, envelope.from);
-                self.with_replica(|replica, fx| replica.receive(now, *envelope, fx));
-            }
+            ObserverEvent::Peer(envelope) => self.peer(now, *envelope, out),
             ObserverEvent::LastHeard(table) => self.table(now, table, out),
             ObserverEvent::Persisted { group, id } => {
                 debug_assert_eq!(group, GroupId::DIRECTORY, "an observer hosts one group");
@@ -216,6 +214,22 @@ impl<P: Policy> ObserverCore<P> {
         } else {
             None
         }
+    }
+
+    fn peer(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
+        let node = observer_of(envelope.from);
+        if envelope.stale {
+            out.push(ObserverEffect::Note(Note::ToldStale { by: node }));
+            return;
+        }
+        if let Some(why) = self.replica.stranger(&envelope) {
+            out.push(ObserverEffect::Note(Note::Dropped(why)));
+            let answer = Box::new(envelope.stale_answer(self.cfg.incarnation()));
+            out.push(ObserverEffect::Send { node, lane: Lane::Control, envelope: answer });
+            return;
+        }
+        self.replica.peer_heard(now, envelope.from);
+        self.with_replica(|replica, fx| replica.receive(now, envelope, fx));
     }
 
     /// Calls the replica and queues what it asks for.

@@ -321,6 +321,7 @@ impl<P: Policy> Replica<P> {
             veto_wait: None,
             last: None,
             forwarded: None,
+            stale: false,
             message,
         }
     }

@@ -1,6 +1,7 @@
 //! Messages from peers: which may be stepped (M3), what they prove (C1, V2, P1), and what they must not do.
 //!
-//! - Another group, another replica, an older incarnation of the sender's node, a stopped or dead sender: dropped.
+//! - Another group, another replica, an older incarnation of the sender's node: never stepped, and the owner answers
+//!   `STALE_INCARNATION`. A dead sender: dropped.
 //! - `MsgPropose`, `MsgReadIndex`, transfers and raft-rs's local kinds never come from the network.
 //! - A leader's message is an acknowledgement from the moment it is processed: the book is written with a clock read
 //!   after the message was taken from its queue and before the response can leave (V2). Its stamp is echoed (C1), its
@@ -69,24 +70,33 @@ impl<P: Policy> Replica<P> {
     /// M3. The newest incarnation of each sender is remembered.
     fn admit(&mut self, envelope: &Envelope) -> Result<(), &'static str> {
         let message = &envelope.message;
-        if envelope.group != self.cfg.group {
-            return Err("group");
+        if let Some(why) = self.stranger(envelope) {
+            return Err(why);
         }
-        if envelope.to != self.cfg.me || message.to != envelope.to.0 {
-            return Err("replica");
+        if envelope.stale {
+            return Err("an answer");
         }
-        if envelope.from == self.cfg.me || message.from != envelope.from.0 {
+        if message.to != envelope.to.0 || message.from != envelope.from.0 {
             return Err("sender");
         }
-        let newest = self.incarnations.entry(envelope.from).or_default();
-        if envelope.from_incarnation < *newest {
-            return Err("incarnation");
-        }
-        *newest = envelope.from_incarnation;
+        self.incarnations.insert(envelope.from, envelope.from_incarnation);
         if self.facts.is_dead(envelope.from, envelope.from_incarnation) {
             return Err("dead");
         }
         Ok(())
+    }
+
+    /// Why a message has no receiver here: the owner answers it `STALE_INCARNATION` (M3). Nothing of it is remembered.
+    #[must_use]
+    pub fn stranger(&self, envelope: &Envelope) -> Option<&'static str> {
+        if envelope.group != self.cfg.group {
+            return Some("group");
+        }
+        if envelope.to != self.cfg.me || envelope.from == self.cfg.me {
+            return Some("replica");
+        }
+        let newest = self.incarnations.get(&envelope.from).copied().unwrap_or_default();
+        (envelope.from_incarnation < newest).then_some("incarnation")
     }
 
     fn learn_releases(&mut self, envelope: &Envelope) {

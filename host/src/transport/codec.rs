@@ -58,6 +58,7 @@ pub fn encode(envelope: &Envelope) -> internal::Envelope {
         last_index: last_index.get(),
         publishes,
         answers,
+        stale_incarnation: envelope.stale,
     }
 }
 
@@ -146,6 +147,7 @@ pub fn decode(wire: internal::Envelope) -> Result<Envelope, CodecError> {
         veto_wait: (wire.veto_wait_us != 0).then(|| Duration::from_micros(wire.veto_wait_us)),
         last: (last != (Term::ZERO, LogIndex::ZERO)).then_some(last),
         forwarded: forwarded_from_wire(wire.publishes, wire.answers)?,
+        stale: wire.stale_incarnation,
         message,
     })
 }

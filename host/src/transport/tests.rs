@@ -176,6 +176,7 @@ fn envelope(index: u64) -> Envelope {
         veto_wait: None,
         last: None,
         forwarded: None,
+        stale: false,
         message,
     }
 }
@@ -233,7 +234,7 @@ fn full_envelope() -> Envelope {
 
 #[test]
 fn envelopes_survive_the_wire_form() {
-    for original in [envelope(1), full_envelope()] {
+    for original in [envelope(1), full_envelope(), envelope(1).stale_answer(Incarnation(4))] {
         assert_eq!(decode(encode(&original)).unwrap(), original);
     }
 }

@@ -190,6 +190,10 @@ impl Shell {
             Note::HandoffFailed(why) => tracing::warn!(%group, why, "planned handoff given up"),
             Note::PermitSeen(epoch) => tracing::debug!(%group, %epoch, "permit seen"),
             Note::Dropped(why) => tracing::debug!(%group, why, "message dropped"),
+            Note::ToldStale { by } => tracing::warn!(
+                %group, node = %by,
+                "STALE_INCARNATION: that node does not host the replica addressed (not yet, or not any more)"
+            ),
         }
     }
 }

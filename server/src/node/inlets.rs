@@ -80,8 +80,9 @@ pub(super) struct FromPeers {
 }
 
 impl PeerSink for FromPeers {
-    fn deliver(&self, _from: NodeId, _lane: Lane, envelopes: Vec<Envelope>) {
-        self.post.push_all(envelopes.into_iter().map(|e| ShellEvent::Core(NodeEvent::Peer(Box::new(e)))));
+    fn deliver(&self, from: NodeId, _lane: Lane, envelopes: Vec<Envelope>) {
+        let event = |envelope| ShellEvent::Core(NodeEvent::Peer { from, envelope: Box::new(envelope) });
+        self.post.push_all(envelopes.into_iter().map(event));
     }
 
     fn lost(&self, peer: NodeId) {

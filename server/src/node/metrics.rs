@@ -53,6 +53,13 @@ pub(super) const METRICS: &[Metric] = &[
     metric("quorate_elections_total", C, Unit::Count, "Elections won"),
     metric("quorate_fences_total", C, Unit::Count, "Times that a fence closed for lack of contact"),
     metric("quorate_vetoes_total", C, Unit::Count, "Votes refused by the gate"),
+    metric("quorate_stale_messages_total", C, Unit::Count, "Messages of peers that no replica here may take (M3)"),
+    metric(
+        "quorate_stale_answers_total",
+        C,
+        Unit::Count,
+        "Messages of this node that a peer answered STALE_INCARNATION",
+    ),
     metric("quorate_quarantined_total", C, Unit::Count, "Replicas set aside"),
     metric(
         "quorate_failover_phase_seconds",
@@ -68,6 +75,8 @@ pub(super) struct NodeMetrics {
     pub fences: Counter,
     pub vetoes: Counter,
     pub quarantined: Counter,
+    strangers: Counter,
+    stale_answers: Counter,
     wal_queue: Gauge,
     storage_queue: Gauge,
     tail_cache: Gauge,
@@ -86,6 +95,8 @@ impl NodeMetrics {
             fences: counter!("quorate_fences_total"),
             vetoes: counter!("quorate_vetoes_total"),
             quarantined: counter!("quorate_quarantined_total"),
+            strangers: counter!("quorate_stale_messages_total"),
+            stale_answers: counter!("quorate_stale_answers_total"),
             wal_queue: gauge!("quorate_wal_queue_bytes"),
             storage_queue: gauge!("quorate_storage_queue_bytes"),
             tail_cache: gauge!("quorate_tail_cache_bytes"),
@@ -108,6 +119,8 @@ impl NodeMetrics {
 
     /// Gauges.
     pub fn refresh(&self, status: &NodeStatus, wal_queue: u64, storage_queue: u64, tail_cache: u64) {
+        self.strangers.absolute(status.counters.strangers);
+        self.stale_answers.absolute(status.counters.stale_answers);
         self.wal_queue.set(wal_queue as f64);
         self.storage_queue.set(storage_queue as f64);
         self.tail_cache.set(tail_cache as f64);

@@ -106,6 +106,7 @@ impl<P: Policy> World<P> {
             }
             Note::Fenced(closed) => self.coverage.count(if *closed { "fence closed" } else { "fence reopened" }),
             Note::Dropped(why) => self.coverage.count(format!("dropped {why}")),
+            Note::ToldStale { .. } => self.coverage.count("stale messages answered"),
         }
     }
 
@@ -191,16 +192,16 @@ impl<P: Policy> World<P> {
             self.storage_answers(from, event);
         }
         for at in arrivals {
-            self.at(at, What::Peer(to, envelope.clone(), parcel.clone()));
+            self.at(at, What::Peer(from, to, envelope.clone(), parcel.clone()));
         }
         self.asked_for_votes(from, kind);
     }
 
-    pub(crate) fn node_peer(&mut self, to: NodeId, envelope: Box<Envelope>, parcel: Option<Parcel>) {
+    pub(crate) fn node_peer(&mut self, from: NodeId, to: NodeId, envelope: Box<Envelope>, parcel: Option<Parcel>) {
         if let Some(parcel) = parcel {
             self.node_mut(to).parcels.insert((envelope.group, parcel.index), parcel);
         }
-        self.post_to_node(to, NodeEvent::Peer(envelope));
+        self.post_to_node(to, NodeEvent::Peer { from, envelope });
     }
 
     fn parcel(&self, from: NodeId, envelope: &Envelope) -> Option<Parcel> {

@@ -57,8 +57,8 @@ pub(crate) enum What {
     Tick(Host, Incarnation),
     /// A flush ends.
     Flushed(Host, Incarnation),
-    /// A Raft message arrives at a data node.
-    Peer(NodeId, Box<Envelope>, Option<Parcel>),
+    /// A Raft message of one data node arrives at another one.
+    Peer(NodeId, NodeId, Box<Envelope>, Option<Parcel>),
     /// A Raft message arrives at an observer.
     ObserverPeer(NodeId, Box<Envelope>),
     /// A last-heard table arrives at an observer.
@@ -102,7 +102,7 @@ impl<P: Policy> World<P> {
             What::Flushed(Host::Node(id), incarnation) => self.node_flushed(NodeId(id), incarnation),
             What::Flushed(Host::Observer(id), incarnation) => self.observer_flushed(NodeId(id), incarnation),
             What::Turn(..) | What::Flushed(..) => unreachable!("applications have neither turns nor disks"),
-            What::Peer(to, envelope, parcel) => self.node_peer(to, envelope, parcel),
+            What::Peer(from, to, envelope, parcel) => self.node_peer(from, to, envelope, parcel),
             What::ObserverPeer(to, envelope) => self.post_to_observer(to, ObserverEvent::Peer(envelope)),
             What::Gossip(to, table) => self.post_to_observer(to, ObserverEvent::LastHeard(table)),
             What::ToNode(to, incarnation, event) => {

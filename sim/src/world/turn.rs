@@ -127,7 +127,7 @@ impl<P: Policy> World<P> {
 
     fn seen(&self, event: &NodeEvent) -> Seen {
         match event {
-            NodeEvent::Peer(envelope) => match (envelope.stamp, self.members.get(&envelope.from)) {
+            NodeEvent::Peer { envelope, .. } => match (envelope.stamp, self.members.get(&envelope.from)) {
                 (Some(stamp), Some(node)) => Seen::Stamp(envelope.group, *node, Term(envelope.message.term), stamp),
                 _ => Seen::Other,
             },

@@ -283,7 +283,7 @@ impl Cluster {
         for _ in 0..100_000 {
             if let Some((from, to, envelope)) = self.wire.pop_front() {
                 if !self.cuts.contains(&(from, to)) {
-                    self.event(to, NodeEvent::Peer(Box::new(envelope)));
+                    self.event(to, NodeEvent::Peer { from: NodeId(from), envelope: Box::new(envelope) });
                 }
                 continue;
             }

@@ -146,15 +146,57 @@ fn a_release_goes_with_the_beats_for_a_while() {
     assert_eq!(releases(&cluster), by_then);
 }
 
-#[test]
-fn a_message_for_an_unknown_group_is_counted_and_never_stepped() {
+/// Delivers `change`d copies of an append to node 2: none may be stepped, each is answered to where it came from.
+fn stale_after(change: impl FnOnce(&mut crate::envelope::Envelope)) {
     let mut cluster = Cluster::led();
     cluster.publish(1, batch(0, 0, 1));
-    let (_, _, mut envelope) = cluster.wire.front().cloned().expect("an append is under way");
-    envelope.group = GroupId(99);
-    cluster.event(2, NodeEvent::Peer(Box::new(envelope)));
-    assert_eq!(cluster.nodes[&2].core.status(cluster.now).counters.strangers, 1);
-    assert!(matches!(cluster.nodes[&2].notes.last(), Some(Note::Dropped(_))));
+    let (from, to, mut envelope) = cluster.wire.pop_front().expect("an append is under way");
+    cluster.wire.clear();
+    let log_end = cluster.nodes[&to].core.partition(GROUP, cluster.now).expect("hosted").report.last_index;
+    change(&mut envelope);
+    let (group, sender, receiver) = (envelope.group, envelope.from, envelope.to);
+    cluster.event(to, NodeEvent::Peer { from: NodeId(from), envelope: Box::new(envelope) });
+    assert_eq!(cluster.nodes[&to].core.status(cluster.now).counters.strangers, 1);
+    let (answerer, asker, answer) = cluster.wire.pop_front().expect("an answer");
+    assert_eq!((answerer, asker), (to, from));
+    assert!(answer.stale && cluster.wire.is_empty(), "nothing else is sent");
+    assert_eq!((answer.group, answer.from, answer.to), (group, receiver, sender));
+    let now = cluster.now;
+    let report = |cluster: &Cluster, id: u64| cluster.nodes[&id].core.partition(GROUP, now).expect("hosted").report;
+    assert_eq!(report(&cluster, to).last_index, log_end, "it was stepped");
+    // The answer is noted at the sender; it is no message, and is not answered again.
+    let before = report(&cluster, from);
+    cluster.event(from, NodeEvent::Peer { from: NodeId(to), envelope: Box::new(answer) });
+    assert_eq!(cluster.nodes[&from].core.status(cluster.now).counters.stale_answers, 1);
+    assert!(matches!(cluster.nodes[&from].notes.last(), Some(Note::ToldStale { by }) if *by == NodeId(to)));
+    assert_eq!(report(&cluster, from), before);
+    assert!(cluster.wire.is_empty(), "an answer was answered");
+}
+
+#[test]
+fn a_message_for_an_unknown_group_is_answered_stale() {
+    stale_after(|envelope| envelope.group = GroupId(99));
+}
+
+#[test]
+fn a_message_for_another_replica_is_answered_stale() {
+    stale_after(|envelope| {
+        envelope.to = ReplicaId(77);
+        envelope.message.to = 77;
+    });
+}
+
+#[test]
+fn a_message_of_a_replica_that_is_no_member_is_answered_stale() {
+    stale_after(|envelope| {
+        envelope.from = ReplicaId(77);
+        envelope.message.from = 77;
+    });
+}
+
+#[test]
+fn a_message_of_an_incarnation_that_is_over_is_answered_stale() {
+    stale_after(|envelope| envelope.from_incarnation = quorate_proto::ids::Incarnation(0));
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod harness;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::{ObserverEffect, ObserverEvent};
+use crate::envelope::Envelope;
 use harness::{hello, World, SECRET};
 use quorate_proto::control::*;
 use quorate_proto::ids::*;
@@ -307,4 +309,43 @@ fn an_observer_that_was_away_catches_up_by_snapshot() {
     });
     assert!(world.restored.contains(&away), "by snapshot");
     assert_eq!(world.cores[&away].directory(), world.directory());
+}
+
+#[test]
+fn a_message_for_a_group_that_no_observer_hosts_is_answered_stale() {
+    let mut world = World::serving(1);
+    let leader = world.leader().expect("led");
+    let follower = *world.cores.keys().find(|id| **id != leader).expect("three observers");
+    let mut message = raft::eraftpb::Message { from: leader.0, to: follower.0, term: 99, ..Default::default() };
+    message.set_msg_type(raft::eraftpb::MessageType::MsgHeartbeat);
+    let term = world.cores[&follower].term();
+    let question = Envelope {
+        group: GroupId(77),
+        from: ReplicaId(leader.0),
+        to: ReplicaId(follower.0),
+        from_incarnation: Incarnation(1),
+        stamp: None,
+        echo: None,
+        won_epoch: PermitEpoch::ZERO,
+        permit: None,
+        ended: Vec::new(),
+        veto_wait: None,
+        last: None,
+        forwarded: None,
+        stale: false,
+        message,
+    };
+    let mut out = Vec::new();
+    let now = world.now;
+    let core = world.cores.get_mut(&follower).expect("known");
+    core.handle(now, ObserverEvent::Peer(Box::new(question)), &mut out);
+    let answers: Vec<_> = out
+        .iter()
+        .filter_map(|effect| match effect {
+            ObserverEffect::Send { node, envelope, .. } => Some((*node, envelope.stale, envelope.group)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(answers, [(leader, true, GroupId(77))]);
+    assert_eq!(core.term(), term, "it was stepped");
 }

@@ -155,6 +155,7 @@ pub(super) fn vote_request<P: Policy>(
         veto_wait: None,
         last: None,
         forwarded: None,
+        stale: false,
         message,
     }
 }
