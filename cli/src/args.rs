@@ -347,6 +347,8 @@ pub enum FaultName {
     KillWithSupervisor,
     /// kill -9 the observer leader
     ObserverLeader,
+    /// kill -9 an observer that does not lead
+    Observer,
 }
 
 #[derive(Debug, Subcommand)]

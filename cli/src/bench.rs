@@ -52,6 +52,7 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
                 FaultName::Kill => Fault::Kill,
                 FaultName::KillWithSupervisor => Fault::KillWithSupervisor,
                 FaultName::ObserverLeader => Fault::ObserverLeader,
+                FaultName::Observer => Fault::Observer,
             };
             let settings = FailoverSettings { fault, repeat, rate: positive("--rate", rate)?, size: size(bytes)? };
             failover(target, &settings, &tell).await?

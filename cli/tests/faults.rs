@@ -53,11 +53,13 @@ fn with_the_supervisor_killed_too_it_costs_two_seconds() {
 }
 
 #[test]
-fn a_killed_observer_leader_is_not_felt() {
+fn a_killed_observer_is_not_felt_whether_it_leads_or_follows() {
     let cluster = Cluster::start_with(common::binary(), "2s").unwrap_or_else(|e| panic!("{e}"));
-    let figures = inject(&cluster, Fault::ObserverLeader).failover.expect("figures");
-    assert!(figures.gap_ms.p50 <= 100.0, "{figures:?}");
-    assert_eq!(figures.failed, 0);
+    for fault in [Fault::Observer, Fault::ObserverLeader] {
+        let figures = inject(&cluster, fault).failover.expect("figures");
+        assert!(figures.gap_ms.p50 <= 100.0, "{}: {figures:?}", fault.name());
+        assert_eq!(figures.failed, 0, "{}", fault.name());
+    }
 }
 
 /// A load on a topic of its own.

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Publishes and fetches with nothing but the .proto files and grpcio.
+"""Publishes and fetches with nothing but the .proto files and grpcio; asks every node what it serves.
 
 usage: run.py [--venv DIR] [--topic TOPIC] OBSERVER...
 
-Makes a virtual environment (kept in DIR if given, else temporary), installs grpcio, grpcio-tools and protobuf from
-PyPI, generates the stubs from ../../proto/proto, and runs roundtrip.py against a cluster that is already running.
+Makes a virtual environment (kept in DIR if given, else temporary), installs grpcio, its tools, its reflection and
+health clients and protobuf from PyPI, generates the stubs from ../../proto/proto, and runs roundtrip.py and services.py
+against a cluster that is already running.
 Exit status: 0 all checks passed, 1 a check failed, 2 usage, 3 the environment could not be made.
 """
 import argparse
@@ -16,18 +17,26 @@ import venv
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROTOS = HERE.parent.parent / "proto" / "proto"
-PACKAGES = ["grpcio>=1.62,<2", "grpcio-tools>=1.62,<2", "protobuf>=4.25,<8"]
+PACKAGES = [
+    "grpcio>=1.62,<2",
+    "grpcio-tools>=1.62,<2",
+    "grpcio-reflection>=1.62,<2",
+    "grpcio-health-checking>=1.62,<2",
+    "protobuf>=4.25,<8",
+]
 
 
 def environment(folder: pathlib.Path) -> pathlib.Path:
     """A Python with the packages; made once."""
     python = folder / "bin" / "python"
     ready = folder / ".ready"
-    if not ready.exists():
+    wanted = "\n".join(PACKAGES)
+    # One that was made for other packages is made anew.
+    if not ready.exists() or ready.read_text() != wanted:
         venv.create(folder, with_pip=True, clear=True)
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
         subprocess.run([*install, *PACKAGES], check=True)
-        ready.touch()
+        ready.write_text(wanted)
     return python
 
 
@@ -48,8 +57,13 @@ def main() -> int:
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"run.py: the environment could not be made: {error}", file=sys.stderr)
             return 3
-        run = [python, HERE / "roundtrip.py", "--stubs", stubs, "--topic", args.topic, *args.observers]
-        return subprocess.run(run).returncode
+        scripts = [[HERE / "roundtrip.py", "--topic", args.topic], [HERE / "services.py"]]
+        for script, *options in scripts:
+            run = [python, script, "--stubs", stubs, *options, *args.observers]
+            status = subprocess.run(run).returncode
+            if status != 0:
+                return status
+        return 0
 
 
 if __name__ == "__main__":

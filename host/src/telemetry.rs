@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use metrics::Unit;
-use metrics_exporter_prometheus::PrometheusBuilder;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use tracing_subscriber::EnvFilter;
 
 use crate::listen::{self, ListenError};
@@ -77,6 +77,23 @@ pub fn init_logs(target: &LogTarget, filter: &str) -> Result<(), TelemetryError>
 const SECONDS: [f64; 17] =
     [0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
+/// Histogram bounds for sizes in bytes: 1 KiB to 4 MiB, the longest write.
+const BYTES: [f64; 13] = [
+    1_024.0,
+    2_048.0,
+    4_096.0,
+    8_192.0,
+    16_384.0,
+    32_768.0,
+    65_536.0,
+    131_072.0,
+    262_144.0,
+    524_288.0,
+    1_048_576.0,
+    2_097_152.0,
+    4_194_304.0,
+];
+
 /// Installs the process-wide metrics recorder and serves it for Prometheus at `http://<address>/metrics`, on a
 /// listener of its own. Call it within a runtime; gives the bound address back.
 ///
@@ -91,6 +108,7 @@ pub fn serve_metrics(address: SocketAddr) -> Result<SocketAddr, TelemetryError> 
     let failed = |error: &dyn std::fmt::Display| TelemetryError::Metrics(error.to_string());
     let (recorder, exporter) = PrometheusBuilder::new()
         .set_buckets(&SECONDS)
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_bytes".to_owned()), &BYTES))
         .map_err(|error| failed(&error))?
         .with_http_listener(bound)
         .build()
@@ -128,9 +146,31 @@ pub struct Metric {
     pub help: &'static str,
 }
 
-/// Describes metrics to the exporter; call it after [`serve_metrics`].
+/// What this crate itself measures, on either kind of node.
+const HOST: [Metric; 3] = [
+    Metric {
+        name: "quorate_wal_flush_seconds",
+        kind: MetricKind::Histogram,
+        unit: Unit::Seconds,
+        help: "One append and flush of the write-ahead log",
+    },
+    Metric {
+        name: "quorate_wal_flush_bytes",
+        kind: MetricKind::Histogram,
+        unit: Unit::Bytes,
+        help: "Payload of one flush",
+    },
+    Metric {
+        name: "quorate_peer_frames_dropped_total",
+        kind: MetricKind::Counter,
+        unit: Unit::Count,
+        help: "Frames to a peer that were dropped because its queue was full",
+    },
+];
+
+/// Describes metrics to the exporter, those of this crate among them; call it after [`serve_metrics`].
 pub fn describe(metrics: &[Metric]) {
-    for metric in metrics {
+    for metric in HOST.iter().chain(metrics) {
         match metric.kind {
             MetricKind::Counter => metrics::describe_counter!(metric.name, metric.unit, metric.help),
             MetricKind::Gauge => metrics::describe_gauge!(metric.name, metric.unit, metric.help),

@@ -23,6 +23,8 @@ pub enum Fault {
     KillWithSupervisor,
     /// `kill -9` of the observer leader.
     ObserverLeader,
+    /// `kill -9` of an observer that does not lead.
+    Observer,
     /// No fault: a planned handoff to the next replica (H1).
     Handoff,
 }
@@ -35,6 +37,7 @@ impl Fault {
             Self::Kill => "kill",
             Self::KillWithSupervisor => "kill-with-supervisor",
             Self::ObserverLeader => "observer-leader",
+            Self::Observer => "observer",
             Self::Handoff => "handoff",
         }
     }
@@ -151,8 +154,9 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
         }
     }
     let gap = wait_for_gap(run, at).await?;
-    let phases =
-        if fault == Fault::ObserverLeader { None } else { wait_for_phases(bench, whole.group_id, known).await? };
+    // An observer's death moves no leader.
+    let moved = !matches!(fault, Fault::ObserverLeader | Fault::Observer);
+    let phases = if moved { wait_for_phases(bench, whole.group_id, known).await? } else { None };
     Ok(Some(Measured { gap, phases }))
 }
 
@@ -162,12 +166,16 @@ async fn victims(view: &View, leader: u64, fault: Fault) -> Result<Vec<ProcessId
         Fault::Handoff => Ok(Vec::new()),
         // The supervisor first: it must not see its child die.
         Fault::KillWithSupervisor => Ok(vec![view.supervisor(leader).await?, view.pid("server", leader).await?]),
-        Fault::ObserverLeader => {
-            let nodes = view.nodes().await?;
-            let leads = nodes.iter().find(|node| node.role == "observer" && node.state == "leader" && node.pid != 0);
-            leads.map(|node| vec![ProcessId(node.pid)]).ok_or_else(|| Error::new("no observer is known to lead"))
-        }
+        Fault::ObserverLeader => observer(view, "leader").await,
+        Fault::Observer => observer(view, "follower").await,
     }
+}
+
+/// The process of an observer in this state.
+async fn observer(view: &View, state: &str) -> Result<Vec<ProcessId>, Error> {
+    let nodes = view.nodes().await?;
+    let found = nodes.iter().find(|node| node.role == "observer" && node.state == state && node.pid != 0);
+    found.map(|node| vec![ProcessId(node.pid)]).ok_or_else(|| Error::new(format!("no observer is known as {state}")))
 }
 
 /// The node after the leader's in the list of replicas, by number.

@@ -121,3 +121,25 @@ pub fn pipe(command: &mut Command, input: &[u8]) -> Done {
     child.stdin.take().expect("piped").write_all(input).expect("the command reads its input");
     child.wait_with_output().expect("ends").into()
 }
+
+/// What a node's Prometheus listener answers.
+pub fn scrape(address: std::net::SocketAddr) -> String {
+    use std::io::{Read, Write};
+    let mut socket = std::net::TcpStream::connect(address).unwrap_or_else(|e| panic!("{address}: {e}"));
+    socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("a request");
+    let mut page = String::new();
+    socket.read_to_string(&mut page).expect("text");
+    page
+}
+
+/// The sum of a metric's samples over all labels; `None` if there is none.
+pub fn sample(page: &str, name: &str) -> Option<f64> {
+    let mut sum = None;
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let Some((series, value)) = line.rsplit_once(' ') else { continue };
+        if series.split('{').next() == Some(name) {
+            sum = Some(sum.unwrap_or(0.0) + value.parse::<f64>().unwrap_or(f64::NAN));
+        }
+    }
+    sum
+}

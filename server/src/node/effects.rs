@@ -162,6 +162,7 @@ impl Shell {
         match parts {
             Ok(parts) => {
                 tracing::info!(%group, %node, index, "sending a snapshot");
+                self.metrics.snapshots_sent.increment(1);
                 self.transport.send_snapshot(node, envelope, parts);
             }
             Err(error) => {

@@ -176,6 +176,7 @@ impl Shell {
             StorageNotice::Installed { group, checkpoint, image } => {
                 let (index, puts) = (checkpoint.log_index(), vec![(CHECKPOINT_KEY, checkpoint.to_bytes())]);
                 tracing::info!(%group, %index, "snapshot installed");
+                self.metrics.snapshots_installed.increment(1);
                 self.feed(NodeEvent::SnapshotInstalled { group, index, image, puts });
             }
             StorageNotice::Backlog { group, bytes } => {
