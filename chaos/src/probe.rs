@@ -109,6 +109,17 @@ impl Admin for Echo {
         Err(Status::unimplemented("only an echo"))
     }
 
+    async fn replace_replica(
+        &self,
+        _: Request<v1::ReplaceReplicaRequest>,
+    ) -> Result<Response<v1::TaskDescription>, Status> {
+        Err(Status::unimplemented("only an echo"))
+    }
+
+    async fn cancel_task(&self, _: Request<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
+        Err(Status::unimplemented("only an echo"))
+    }
+
     async fn unpin_leader(
         &self,
         _: Request<v1::UnpinLeaderRequest>,

@@ -67,6 +67,12 @@ pub enum Verb {
     /// Move leaders on purpose
     #[command(subcommand)]
     Leader(LeaderVerb),
+    /// Replace and move replicas
+    #[command(subcommand)]
+    Replica(ReplicaVerb),
+    /// Look at, wait for and cancel changes of replicas
+    #[command(subcommand)]
+    Task(TaskVerb),
     /// Publish rows of a file or standard input
     Produce(ProduceArgs),
     /// Read messages
@@ -195,6 +201,63 @@ pub enum LeaderVerb {
     Unpin {
         /// Topic and number: orders/0
         partition: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ReplicaVerb {
+    /// Give a node's replica of a partition up for a new one, there or on another node
+    #[command(
+        after_help = "The new replica learns everything, is promoted, and only then the old one is removed. Lost disks\nare repaired so by themselves after 30 s.\n\nExample:\n  quorate replica replace orders/0 --on node-2"
+    )]
+    Replace {
+        /// Topic and number: orders/0
+        partition: String,
+        /// Name or number of the data node whose replica is replaced
+        #[arg(long)]
+        on: String,
+        /// Where the new one is to be [default: the same node]
+        #[arg(long)]
+        to: Option<String>,
+        /// Wait until it is over
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Move a replica of a partition to another node
+    #[command(after_help = "Example:\n  quorate replica move orders/0 --from node-2 --to node-4 --wait")]
+    Move {
+        /// Topic and number: orders/0
+        partition: String,
+        /// Name or number of the data node that gives it up
+        #[arg(long)]
+        from: String,
+        /// Name or number of the data node that takes it
+        #[arg(long)]
+        to: String,
+        /// Wait until it is over
+        #[arg(long)]
+        wait: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TaskVerb {
+    /// List the newest tasks
+    List,
+    /// Show a task
+    Show {
+        /// Its number
+        task: u64,
+    },
+    /// Wait until a task is over (exit code 1 if it was given up)
+    Wait {
+        /// Its number
+        task: u64,
+    },
+    /// Give a task up, as long as its new replica only learns
+    Cancel {
+        /// Its number
+        task: u64,
     },
 }
 

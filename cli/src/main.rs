@@ -16,6 +16,7 @@ mod produce;
 mod server;
 mod slo;
 mod span;
+mod task;
 mod topic;
 
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
         Verb::Partition(partition) => client_side(partition::run(partition, &global, output)),
         Verb::Node(node) => client_side(node::run(node, &global, output)),
         Verb::Leader(leader) => client_side(leader::run(leader, &global, output)),
+        Verb::Replica(replica) => client_side(task::replica(replica, &global, output)),
+        Verb::Task(task) => client_side(task::run(task, &global, output)),
         Verb::Produce(produce) => client_side(produce::run(produce, &global, output)),
         Verb::Consume(consume) => client_side(consume::run(consume, &global, output)),
         Verb::Slo(slo) => client_side(slo::run(slo, &global, output)),

@@ -161,6 +161,8 @@ pub enum Note {
     Fenced(bool),
     /// A message that may not be stepped was dropped (M3).
     Dropped(&'static str),
+    /// The leader proposed a step of a change of members (M1).
+    MembershipStep,
     /// A peer has no receiver for what this node sent it: another group, replica or incarnation lives there (M3).
     ToldStale {
         /// The peer's node.

@@ -41,6 +41,8 @@ pub struct Timing {
     pub report_age: Duration,
     /// Arbiter's net, and the observers' exchange of last-heard tables.
     pub arbiter_tick: Duration,
+    /// M2: a member that is lost for so long is repaired without being asked.
+    pub repair_after: Duration,
     /// WAL flush in flight for longer: fence and hand away (B4).
     pub wal_stall: Duration,
     /// A flush this recent is proof of life (L4).
@@ -75,6 +77,7 @@ impl Default for Timing {
             campaign_retry: ms(50),
             report_age: ms(700),
             arbiter_tick: ms(100),
+            repair_after: ms(30_000),
             wal_stall: ms(1_000),
             write_proof: ms(1_000),
             observer_election_min: ms(400),

@@ -197,6 +197,16 @@ impl DataDir {
         self.identity.incarnation
     }
 
+    /// Makes the next start's incarnation greater than `above`, durably (M1: the directory knows greater ones of this
+    /// node, of a disk that is gone).
+    ///
+    /// # Errors
+    /// If the identity file can't be replaced.
+    pub fn raise_above(&mut self, above: Incarnation) -> Result<(), DataDirError> {
+        self.identity.incarnation = self.identity.incarnation.max(above);
+        write_identity(&self.path, &self.identity)
+    }
+
     /// The last incarnation ran on this same boot of the host: the page cache lost nothing (B2). False on a first
     /// start.
     #[must_use]

@@ -83,6 +83,7 @@ fn hello(node: u64) -> Hello {
         supervisor_hash: blake3::hash(SECRET.as_bytes()).to_hex().to_string(),
         version: "0.1.0".to_owned(),
         pid: 4,
+        fresh: false,
     }
 }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::ids::{
     ClusterId, ConfigVersion, DirectoryVersion, DiskId, GroupId, Incarnation, LogIndex, NodeId, Offset, PartitionNo,
-    PermitEpoch, ReplicaId, Term, TopicId,
+    PermitEpoch, ReplicaId, TaskId, Term, TopicId,
 };
 use crate::time::{BootTime, LogTime};
 
@@ -90,6 +90,50 @@ pub enum Role {
     Quarantined,
 }
 
+/// How far the change of a partition's members is (M1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangePhase {
+    /// The new replica learns: snapshot, then the log. It may still be given up.
+    #[default]
+    Learn,
+    /// It is promoted and the old one removed, by joint consensus: this is finished, not given up.
+    Promote,
+    /// The learner is being removed again.
+    Cancel,
+}
+
+/// A replica takes the place of another one (M1). One at a time per partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Change {
+    /// The task that it is.
+    pub task: TaskId,
+    /// The replica to be …
+    pub add: ReplicaId,
+    /// … on this node.
+    pub node: NodeId,
+    /// The replica whose place it takes.
+    pub remove: ReplicaId,
+    /// How far it is.
+    pub phase: ChangePhase,
+}
+
+/// What a leader that knows of a change says about it: membership as it applied it, and the learner's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChangeReport {
+    /// The task that the leader knows of …
+    pub task: TaskId,
+    /// … and its phase.
+    pub phase: ChangePhase,
+    /// Voters.
+    pub voters: Vec<ReplicaId>,
+    /// Voters of the outgoing half; empty unless joint.
+    pub outgoing: Vec<ReplicaId>,
+    /// Learners.
+    pub learners: Vec<ReplicaId>,
+    /// The learner is as far as what was committed when this was written, but for what is in flight.
+    pub caught_up: bool,
+}
+
 /// One replica's state as its node reports it (P2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
@@ -139,6 +183,10 @@ pub struct ReplicaReport {
     pub matched: Vec<(ReplicaId, LogIndex)>,
     /// Membership it has applied.
     pub config_version: ConfigVersion,
+    /// It is no voter of the membership that it applied: a learner, or removed.
+    pub learner: bool,
+    /// Leader only, while a change is known to it.
+    pub change: Option<ChangeReport>,
 }
 
 /// A data node's beat to every observer. Travels through shard and WAL queue as a token first (B4).
@@ -223,6 +271,8 @@ pub struct Assignment {
     pub members: Vec<(ReplicaId, NodeId)>,
     /// Version of `members`.
     pub config_version: ConfigVersion,
+    /// The change that is under way; its new replica is among `members`.
+    pub change: Option<Change>,
 }
 
 /// How to reach a node, and which incarnation of it registered last.
@@ -249,6 +299,8 @@ pub struct Assignments {
     pub peers: Vec<PeerInfo>,
     /// Replicas of the receiving node.
     pub replicas: Vec<Assignment>,
+    /// Replicas that the receiving node hosted and whose successors are promoted: their data may go (M1).
+    pub retired: Vec<(GroupId, ReplicaId)>,
 }
 
 /// Who a data node is; the first message of a session.
@@ -278,6 +330,8 @@ pub struct Hello {
     pub version: String,
     /// Process id, for operators on the same host.
     pub pid: u32,
+    /// Its data directory holds no replica: it may take the place of a lost one (M1).
+    pub fresh: bool,
 }
 
 /// Names an exclusively locked data directory on one boot of one host. Equal proofs of two incarnations
@@ -354,6 +408,8 @@ pub enum SessionDown {
         reason: String,
         /// Stop, do not restart.
         fatal: bool,
+        /// The node's incarnation must be greater than this: raise it and start anew (a replaced disk, M1).
+        raise_above: Option<Incarnation>,
     },
     /// Committed permits. Only the observer leader sends them, to every replica's node.
     Permits(Vec<Permit>),

@@ -146,6 +146,10 @@ counter! {
     ConfigVersion(u64), "configuration "
 }
 counter! {
+    /// A long task of the observers: the change of a partition's members. Counted by the directory, never reused.
+    TaskId(u64), "task "
+}
+counter! {
     /// Version of the directory; messages with an older one are ignored.
     DirectoryVersion(u64), "directory version "
 }

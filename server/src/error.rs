@@ -35,6 +35,9 @@ pub enum ServerError {
     /// The observers refuse this identity.
     #[error("refused by the observers: {0}")]
     Refused(String),
+    /// The node's disk is a new one, and its incarnation was raised above those of the old one: start again.
+    #[error("this node's disk is a new one: starting again with a greater incarnation")]
+    NewDisk,
     /// The child process could not be started or watched.
     #[error("supervisor: {0}")]
     Supervisor(String),
@@ -61,7 +64,7 @@ impl ServerError {
             Self::Config(_) | Self::DataDir { .. } | Self::Listen(_) => EXIT_CONFIG,
             Self::Wal(_) => EXIT_DISK,
             Self::Refused(_) => EXIT_REFUSED,
-            Self::Storage(_) | Self::Supervisor(_) | Self::Io { .. } => 1,
+            Self::Storage(_) | Self::NewDisk | Self::Supervisor(_) | Self::Io { .. } => 1,
         }
     }
 }

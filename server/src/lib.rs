@@ -18,6 +18,7 @@ pub use error::ServerError;
 pub use node::run_node;
 pub use supervisor::{run_supervisor, ChildCommand};
 
+pub mod keys;
 pub mod node;
 pub mod services;
 pub mod session;

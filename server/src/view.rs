@@ -20,6 +20,8 @@ const PARTITION_TAIL_BYTES: u64 = 16 << 20;
 pub struct PartitionView {
     /// Its identity.
     pub assignment: Assignment,
+    /// Under which its files lie.
+    pub key: GroupId,
     /// Changed: new records, another role, or serving ended. Long polls wait here.
     pub changed: Notify,
     /// Bytes of this partition that wait for the storage thread.
@@ -71,9 +73,10 @@ pub enum Tail {
 impl PartitionView {
     /// A partition that does not serve yet.
     #[must_use]
-    pub fn new(assignment: Assignment, budget: Arc<TailBudget>) -> Self {
+    pub fn new(assignment: Assignment, key: GroupId, budget: Arc<TailBudget>) -> Self {
         Self {
             assignment,
+            key,
             changed: Notify::new(),
             storage_waiting: Arc::new(AtomicU64::new(0)),
             serve_until: AtomicU64::new(0),
@@ -219,6 +222,16 @@ impl Views {
         topic.insert(view.assignment.partition.get(), Arc::clone(view));
     }
 
+    /// Takes a partition out, unless another replica of it took its place.
+    pub fn remove(&self, view: &Arc<PartitionView>) {
+        let mut names = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(topic) = names.get_mut(&view.assignment.topic) else { return };
+        let number = view.assignment.partition.get();
+        if topic.get(&number).is_some_and(|known| Arc::ptr_eq(known, view)) {
+            topic.remove(&number);
+        }
+    }
+
     /// Looks a partition up by its full topic name. `Err(true)`: the topic is known, the partition is not.
     ///
     /// # Errors
@@ -258,8 +271,9 @@ mod tests {
             partition: PartitionNo(0),
             members: Vec::new(),
             config_version: Default::default(),
+            change: None,
         };
-        PartitionView::new(assignment, TailBudget::new(limit))
+        PartitionView::new(assignment, GroupId(7), TailBudget::new(limit))
     }
 
     fn entry(base: u64, end: u64, bytes: usize) -> AppliedEntry {

@@ -82,6 +82,8 @@ pub struct DataNode<P: Policy> {
     pub tight: bool,
     /// How often the host lost its power.
     pub boots: u64,
+    /// How often the disk was replaced by an empty one.
+    pub wipes: u64,
     /// Exit by B3 leaves the log suspect (B2).
     pub suspect: bool,
 }
@@ -102,6 +104,7 @@ impl<P: Policy> DataNode<P> {
             stop_inside: None,
             tight: false,
             boots: 0,
+            wipes: 0,
             suspect: false,
         }
     }
@@ -177,7 +180,7 @@ impl<P: Policy> DataNode<P> {
             node: self.id,
             name: format!("node-{}", self.id.0),
             incarnation: self.incarnation,
-            disk: DiskId(u128::from(self.id.0) + 1000),
+            disk: DiskId(u128::from(self.id.0) + 1_000 + 1_000_000 * u128::from(self.wipes)),
             address: format!("node-{}:9000", self.id.0),
             peer_address: format!("node-{}:9001", self.id.0),
             fault_domain: format!("rack-{}", self.id.0),
@@ -185,6 +188,7 @@ impl<P: Policy> DataNode<P> {
             supervisor_hash: blake3::hash(secret(self.id).as_bytes()).to_hex().to_string(),
             version: "sim".into(),
             pid: 1,
+            fresh: self.disk.groups().next().is_none(),
         }
     }
 

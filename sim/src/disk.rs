@@ -165,6 +165,14 @@ impl Disk {
         lost
     }
 
+    /// Everything of a group is gone, also what is still to be written.
+    pub fn forget(&mut self, group: GroupId) {
+        let others = |job: &Job| !matches!(job, Job::Write(write) if write.group == group);
+        self.groups.remove(&group);
+        self.waiting.retain(others);
+        self.in_flight.retain(others);
+    }
+
     /// Flushed state of a group.
     #[must_use]
     pub fn group(&self, group: GroupId) -> Option<&GroupLog> {

@@ -118,6 +118,57 @@ impl Admin {
         Ok(answer.partition.unwrap_or_default())
     }
 
+    /// Begins to replace the replica on one node by a new one on another node, or on the same one. Answered once the
+    /// task is recorded.
+    ///
+    /// # Errors
+    /// `REFUSED_UNSAFE` (another member is not healthy, the place does not fit), `INVALID_ARGUMENT`, `UNKNOWN_TOPIC`.
+    pub async fn replace_replica(
+        &self,
+        topic: &str,
+        partition: PartitionNo,
+        from_node: &str,
+        to_node: &str,
+    ) -> Result<v1::TaskDescription, Refusal> {
+        let request = v1::ReplaceReplicaRequest {
+            topic: full_name(topic)?,
+            partition: partition.get(),
+            from_node: from_node.to_owned(),
+            to_node: to_node.to_owned(),
+        };
+        self.call(|channel| {
+            let request = request.clone();
+            async move { AdminClient::new(channel).replace_replica(request).await }
+        })
+        .await
+    }
+
+    /// The newest tasks, newest last.
+    ///
+    /// # Errors
+    /// As [`Self::create_topic`].
+    pub async fn list_tasks(&self, limit: u32) -> Result<v1::ListTasksResponse, Refusal> {
+        self.call(|channel| async move { directory(channel).list_tasks(v1::ListTasksRequest { limit }).await }).await
+    }
+
+    /// One task.
+    ///
+    /// # Errors
+    /// As [`Self::create_topic`]; `INVALID_ARGUMENT` if there is none.
+    pub async fn describe_task(&self, task: u64) -> Result<v1::TaskDescription, Refusal> {
+        self.call(|channel| async move { directory(channel).describe_task(v1::DescribeTaskRequest { task }).await })
+            .await
+    }
+
+    /// Gives a change of members up, as long as the new replica only learns.
+    ///
+    /// # Errors
+    /// As [`Self::describe_task`]; `REFUSED_UNSAFE` once it is being promoted, or over.
+    pub async fn cancel_task(&self, task: u64) -> Result<v1::TaskDescription, Refusal> {
+        self.call(|channel| async move { AdminClient::new(channel).cancel_task(v1::CancelTaskRequest { task }).await })
+            .await
+    }
+
     /// All topics.
     ///
     /// # Errors

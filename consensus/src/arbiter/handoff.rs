@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{Permit, PermitKind, Planned};
+use quorate_proto::control::{ChangePhase, Permit, PermitKind, Planned};
 use quorate_proto::ids::{LogIndex, NodeId, ReplicaId};
 use quorate_proto::refusal::{Reason, Refusal};
 
@@ -31,6 +31,10 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
         let what = "no leader serves that could hand over".to_owned();
         return refuse(Reason::NoLeader, what, "wait until the partition is led, see `quorate partition describe`");
     };
+    if partition.change.is_some_and(|change| change.phase != ChangePhase::Learn) {
+        let what = "the partition's members are being changed".to_owned();
+        return refuse(Reason::Busy, what, "repeat the call in a moment, see `quorate task list`");
+    }
     if leader.node == to {
         return refuse(Reason::InvalidArgument, "that node leads it already".to_owned(), "nothing is to be done");
     }
@@ -38,7 +42,7 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
         let what = "the target is being drained".to_owned();
         return refuse(Reason::RefusedUnsafe, what, "choose another node, or `quorate node undrain` it first");
     }
-    let Some(seen) = eligible(scene, partition, to) else {
+    let Some(seen) = eligible(scene, partition, replica, to) else {
         let what = format!("the target is not fit to lead: {}", ailment(scene, partition, to));
         return refuse(Reason::RefusedUnsafe, what, "choose another node, or repeat the call once it is well");
     };
@@ -88,16 +92,16 @@ pub fn target(scene: &Scene<'_>, partition: &Partition) -> Option<Permit> {
 }
 
 /// The leader that holds the newest lease and reports that it serves.
-fn serving_leader(scene: &Scene<'_>, partition: &Partition) -> Option<Leader> {
+pub(super) fn serving_leader(scene: &Scene<'_>, partition: &Partition) -> Option<Leader> {
     let leader = reported_leader(scene, partition)?;
-    let seen = scene.view.report(scene.directory, partition.group, leader.node)?;
+    let seen = scene.view.report(scene.directory, partition.group, leader.replica, leader.node)?;
     let leased = partition.lease.is_some_and(|l| (l.replica, l.term) == (leader.replica, leader.term));
     (leased && seen.report.serving && !scene.view.suspect(leader.node, scene.now)).then_some(leader)
 }
 
 /// By the leader's own report: both numbers are of one instant.
 fn lag(scene: &Scene<'_>, partition: &Partition, leader: Leader, target: ReplicaId) -> Option<u64> {
-    let report = &scene.view.report(scene.directory, partition.group, leader.node)?.report;
+    let report = &scene.view.report(scene.directory, partition.group, leader.replica, leader.node)?.report;
     let matched: LogIndex = report.matched.iter().find(|(replica, _)| *replica == target)?.1;
     Some(report.last_index.get().saturating_sub(matched.get()))
 }
@@ -112,13 +116,15 @@ fn ailment(scene: &Scene<'_>, partition: &Partition, node: NodeId) -> String {
     if !view.disk_healthy(scene.timing) {
         return format!("its disk is failing or slow (oldest flush {} ms)", view.wal_age.as_millis());
     }
-    match scene.view.report(scene.directory, partition.group, node) {
+    let replica = partition.replica_on(node).unwrap_or_default();
+    match scene.view.report(scene.directory, partition.group, replica, node) {
         None => "it does not report the replica".to_owned(),
+        Some(seen) if seen.report.learner => "it is learning, and no member yet".to_owned(),
         Some(seen) if seen.report.suspect_log => "its log is suspect until it has caught up".to_owned(),
         Some(seen) => format!("its replica is {:?}", seen.report.role).to_lowercase(),
     }
 }
 
-fn name(scene: &Scene<'_>, node: NodeId) -> String {
+pub(super) fn name(scene: &Scene<'_>, node: NodeId) -> String {
     scene.directory.node(node).map_or_else(|| node.to_string(), |n| n.registered.name.clone())
 }

@@ -106,10 +106,10 @@ fn first_lease_patience(timing: &Timing) -> Duration {
 /// leadership any more, whatever an older report says.
 #[must_use]
 pub fn reported_leader(scene: &Scene<'_>, partition: &Partition) -> Option<Leader> {
-    let reports = partition.replicas.iter().filter_map(|(replica, node)| {
-        let seen = scene.view.report(scene.directory, partition.group, *node)?;
-        let leads = seen.report.role == Role::Leader && !partition.is_released(*replica, seen.report.term);
-        leads.then_some(Leader { node: *node, replica: *replica, term: seen.report.term })
+    let reports = partition.all().filter_map(|(replica, node)| {
+        let seen = scene.view.report(scene.directory, partition.group, replica, node)?;
+        let leads = seen.report.role == Role::Leader && !partition.is_released(replica, seen.report.term);
+        leads.then_some(Leader { node, replica, term: seen.report.term })
     });
     reports.max_by_key(|leader| leader.term)
 }
@@ -146,7 +146,7 @@ fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leade
         }
         return lost(Cause::ExitNotice, sign);
     }
-    if scene.view.report(scene.directory, partition.group, leader.node).is_some() {
+    if scene.view.report(scene.directory, partition.group, leader.replica, leader.node).is_some() {
         // It says itself that it leads no more.
         return lost(Cause::NoLeader, served);
     }
@@ -173,8 +173,8 @@ fn fault(scene: &Scene<'_>, partition: &Partition, leader: Leader, elected_at: B
     if seen.report.fence_lost {
         return Some((Cause::FenceLost, now - timing.fence));
     }
-    let silent = partition.replicas.iter().filter(|(_, node)| {
-        view.report(directory, partition.group, *node)
+    let silent = partition.replicas.iter().filter(|(replica, node)| {
+        view.report(directory, partition.group, *replica, *node)
             .is_some_and(|s| s.report.leader_silent && s.report.leader == Some(leader.replica))
     });
     if silent.count() >= partition.majority() {

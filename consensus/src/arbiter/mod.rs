@@ -11,6 +11,7 @@
 mod candidate;
 mod handoff;
 mod health;
+mod repair;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +21,10 @@ use quorate_proto::control::{Ended, Permit};
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 
-pub use candidate::choose;
+pub use candidate::{choose, full_attendance, sound};
 pub use handoff::{plan, target};
 pub use health::{assess, reported_leader, Cause, Health, Leader, Scene};
+pub use repair::{loss, next as next_step, place, safe_without, Loss, Next};
 pub use view::{ClusterView, NodeView, Seen, BROKEN_GRACE};
 
 use crate::directory::Partition;
@@ -36,6 +38,9 @@ const DEMOTED: Duration = Duration::from_secs(10);
 const ELECTION: Duration = Duration::from_millis(300);
 /// A new topic waits this long for its preferred first leader once a majority of the replicas report.
 const PREFERRED_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The rest of the logs did not come back within this: an operator must decide (B2).
+pub const NEEDS_OPERATOR: Duration = Duration::from_secs(15);
 
 /// A failover in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +68,8 @@ struct Work {
     /// A permit is proposed and not yet applied.
     pending: bool,
     failed: BTreeMap<ReplicaId, BootTime>,
+    /// Since when no majority of logs may vote and not all are there.
+    stuck: Option<BootTime>,
     leader_seen: Option<(ReplicaId, Term, BootTime)>,
     majority_since: Option<BootTime>,
 }
@@ -157,6 +164,7 @@ impl Arbiter {
                 work.last = None;
                 work.level = 0;
                 work.urgent = false;
+                work.stuck = None;
                 return None;
             }
             Health::Unknown => return None,
@@ -174,11 +182,18 @@ impl Arbiter {
                 }
             }
         }
+        if sound(scene, partition) >= partition.majority() || full_attendance(scene, partition).is_some() {
+            work.stuck = None;
+        } else {
+            work.stuck.get_or_insert(now);
+        }
         if !work.due(scene, partition) {
             return None;
         }
         work.failed.retain(|_, at| now.since(*at) < DEMOTED);
-        let permit = choose(scene, partition, None, |replica| work.failed.contains_key(&replica))?;
+        let longest = full_attendance(scene, partition);
+        let permit =
+            longest.or_else(|| choose(scene, partition, None, |replica| work.failed.contains_key(&replica)))?;
         // Nobody but a node that is being drained is left: it gives the leadership up again, at once perhaps.
         let draining =
             partition.node_of(permit.candidate).is_some_and(|node| scene.view.draining(scene.directory, node));
@@ -219,6 +234,13 @@ impl Arbiter {
                 (partition.group, permit)
             })
             .collect()
+    }
+
+    /// B2: for so long nobody could be elected, because too few logs may vote and not all of them are there. From
+    /// [`NEEDS_OPERATOR`] on it is an operator's affair.
+    #[must_use]
+    pub fn stuck_for(&self, group: GroupId, now: BootTime) -> Option<Duration> {
+        self.work.get(&group).and_then(|w| w.stuck).map(|since| now.since(since))
     }
 
     /// The failover in progress, if any.
@@ -262,10 +284,9 @@ impl Work {
             return false;
         }
         let since = *self.majority_since.get_or_insert(scene.now);
-        let preferred = partition
-            .replicas
-            .first()
-            .is_some_and(|(_, node)| scene.view.report(scene.directory, partition.group, *node).is_some());
+        let preferred = partition.replicas.first().is_some_and(|(replica, node)| {
+            scene.view.report(scene.directory, partition.group, *replica, *node).is_some()
+        });
         preferred || scene.now.since(since) >= PREFERRED_PATIENCE
     }
 

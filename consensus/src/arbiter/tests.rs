@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport, Role};
+use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, PermitKind, ReplicaReport, Role};
 use quorate_proto::ids::{LogIndex, PartitionNo, Ticket};
 use quorate_proto::time::LogTime;
 
@@ -306,4 +306,74 @@ fn draining_nodes_do_not_pass_a_partition_around() {
     stage.now += MS(490);
     let partition = stage.directory.partition(GROUP).expect("there");
     assert!(arbiter.examine(&stage.scene(), partition).is_some());
+}
+
+impl Stage {
+    fn attendance(&self) -> Option<(u64, PermitKind)> {
+        let partition = self.directory.partition(GROUP).expect("there");
+        let permit = full_attendance(&self.scene(), partition)?;
+        Some((partition.node_of(permit.candidate).map(NodeId::get)?, permit.kind))
+    }
+}
+
+#[test]
+fn when_too_few_logs_may_vote_the_longest_of_all_three_is_permitted() {
+    let mut stage = Stage::new();
+    stage.report(1, |r| r.suspect_log = true);
+    assert_eq!(stage.attendance(), None, "two sound logs elect by themselves");
+    stage.report(2, |r| {
+        r.suspect_log = true;
+        r.last_index = LogIndex(12);
+    });
+    assert_eq!(stage.attendance(), Some((2, PermitKind::FullAttendance)));
+    stage.report(3, |r| r.last_term = Term(4));
+    assert_eq!(stage.attendance(), Some((3, PermitKind::FullAttendance)), "a later term is longer than any index");
+}
+
+#[test]
+fn full_attendance_wants_all_three_logs_fresh_and_whole() {
+    let two_suspect = || {
+        let mut stage = Stage::new();
+        stage.report(1, |r| r.suspect_log = true);
+        stage.report(2, |r| r.suspect_log = true);
+        assert!(stage.attendance().is_some());
+        stage
+    };
+    let mut stage = two_suspect();
+    stage.report(3, |r| r.role = Role::Quarantined);
+    assert_eq!(stage.attendance(), None, "one log is set aside");
+    let mut stage = two_suspect();
+    stage.view.session_closed(NodeId(3), Ticket(3), stage.now);
+    assert_eq!(stage.attendance(), None, "one node is away");
+    let mut stage = two_suspect();
+    stage.now = stage.now + stage.timing.report_age + MS(1);
+    assert_eq!(stage.attendance(), None, "old reports say nothing of the logs of now");
+}
+
+#[test]
+fn what_no_attendance_can_mend_is_stuck_until_all_logs_are_there() {
+    let mut stage = Stage::new();
+    let mut arbiter = Arbiter::default();
+    let first =
+        arbiter.examine(&stage.scene(), stage.directory.partition(GROUP).expect("there")).expect("a first permit");
+    let kind = CommandKind::IssuePermits { death: None, permits: vec![first] };
+    let command = DirectoryCommand { at: LogTime(1), operation: quorate_proto::ids::OperationId::NONE, kind };
+    let index = stage.directory.applied().0.next();
+    stage.directory.apply(index, Term(1), command).result.expect("taken");
+    let examine = |stage: &Stage, arbiter: &mut Arbiter| {
+        let partition = stage.directory.partition(GROUP).expect("there");
+        let _ = arbiter.examine(&stage.scene(), partition);
+        arbiter.stuck_for(GROUP, stage.now)
+    };
+    assert_eq!(examine(&stage, &mut arbiter), None, "three sound logs");
+    stage.view.session_closed(NodeId(3), Ticket(3), stage.now);
+    stage.report(1, |r| r.suspect_log = true);
+    assert_eq!(examine(&stage, &mut arbiter), Some(Duration::ZERO), "one sound log of three, and one is away");
+    stage.now += MS(300);
+    assert_eq!(examine(&stage, &mut arbiter), Some(MS(300)));
+    stage.view.session_opened(NodeId(3), Incarnation(1), Ticket(33), stage.now);
+    for node in 1..=3 {
+        stage.report(node, |r| r.suspect_log = node == 1);
+    }
+    assert_eq!(examine(&stage, &mut arbiter), None);
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport};
-use quorate_proto::ids::{GroupId, Incarnation, NodeId, Ticket};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Ticket};
 use quorate_proto::time::BootTime;
 
 use crate::directory::{Directory, Partition};
@@ -207,6 +207,12 @@ impl ClusterView {
         }
     }
 
+    /// How long nothing was heard here of a node, whatever the state of its session.
+    #[must_use]
+    pub fn silent_for(&self, node: NodeId, now: BootTime) -> Duration {
+        now.since(self.nodes.get(&node).map_or(self.started, |view| view.heard))
+    }
+
     /// S1: a majority of all observers missed three heartbeats of the node.
     #[must_use]
     pub fn suspect(&self, node: NodeId, now: BootTime) -> bool {
@@ -238,12 +244,13 @@ impl ClusterView {
         directory.nodes().keys().copied().filter(|node| self.suspect(*node, now)).collect()
     }
 
-    /// The report of a replica's registered, live process.
+    /// The report of a replica's registered, live process. A node that hosts another replica of the group by now says
+    /// nothing of this one.
     #[must_use]
-    pub fn report(&self, directory: &Directory, group: GroupId, node: NodeId) -> Option<&Seen> {
+    pub fn report(&self, directory: &Directory, group: GroupId, replica: ReplicaId, node: NodeId) -> Option<&Seen> {
         let registered = directory.node(node).filter(|n| n.is_live())?;
         let view = self.nodes.get(&node).filter(|v| v.incarnation == registered.incarnation())?;
-        view.reports.get(&group)
+        view.reports.get(&group).filter(|seen| seen.report.replica == replica)
     }
 
     /// Nodes that may get new replicas: registered, alive, heard, with a session here and a healthy disk.
@@ -263,8 +270,8 @@ impl ClusterView {
     /// Replicas whose process reports and may vote.
     #[must_use]
     pub fn reporting(&self, directory: &Directory, partition: &Partition, age: Duration, now: BootTime) -> usize {
-        let reports = |(_, node): &&(_, NodeId)| {
-            self.report(directory, partition.group, *node)
+        let reports = |(replica, node): &&(ReplicaId, NodeId)| {
+            self.report(directory, partition.group, *replica, *node)
                 .is_some_and(|seen| now.since(seen.at) <= age && !seen.report.suspect_log)
         };
         partition.replicas.iter().filter(reports).count()

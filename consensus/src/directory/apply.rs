@@ -2,7 +2,8 @@
 
 use quorate_proto::control::{Hello, LockProof, Permit};
 use quorate_proto::ids::{
-    ClusterId, GroupId, Incarnation, LogIndex, NodeId, OperationId, PartitionNo, PermitEpoch, ReplicaId, Term, TopicId,
+    ClusterId, GroupId, Incarnation, LogIndex, NodeId, OperationId, PartitionNo, PermitEpoch, ReplicaId, TaskId, Term,
+    TopicId,
 };
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::LogTime;
@@ -43,6 +44,12 @@ pub enum Applied {
     Died,
     /// A failover is recorded under this number.
     Failover(u64),
+    /// A change of members began.
+    ChangeBegun(TaskId),
+    /// It is in its next phase.
+    ChangeAdvanced,
+    /// It is over.
+    ChangeFinished(TaskId),
     /// An operator's wish about the place of leaders is recorded.
     Placed,
     /// Known before; nothing changed.
@@ -86,6 +93,11 @@ impl Directory {
             CommandKind::Failover(failover) => Ok(self.record_failover(*failover)),
             CommandKind::SetDraining { node, draining } => Ok(self.set_draining(node, draining)),
             CommandKind::SetPin { group, node } => self.set_pin(group, node),
+            CommandKind::BeginChange { group, remove, node, reason } => {
+                self.begin_change(at, group, remove, node, reason)
+            }
+            CommandKind::AdvanceChange { group, task, phase, why } => Ok(self.advance_change(group, task, phase, why)),
+            CommandKind::FinishChange { group, task } => Ok(self.finish_change(at, group, task)),
         };
         Outcome { result, changed: self.version != version }
     }
@@ -117,7 +129,9 @@ impl Directory {
         }
         let Some(node) = self.nodes.get(&hello.node) else { return Ok(()) };
         let known = &node.registered;
-        if known.disk != hello.disk {
+        // M1: an empty disk may take the place of a lost one. That the old process is gone is for the observer leader
+        // to see before it proposes the registration.
+        if known.disk != hello.disk && !hello.fresh {
             let what = format!("{} is registered with disk {}, this one is {}", hello.node, known.disk, hello.disk);
             return refuse(Reason::RefusedUnsafe, what, "start the node with its own data directory");
         }
@@ -137,7 +151,7 @@ impl Directory {
         self.version = self.version.next();
     }
 
-    fn bump_topology(&mut self) {
+    pub(super) fn bump_topology(&mut self) {
         self.bump();
         self.topology = self.version;
     }
@@ -175,8 +189,12 @@ impl Directory {
         let older = node.registered.incarnation;
         let same_lock = holds_same_lock(&node.registered.lock, &hello.lock) || !P::keeps(Rule::DeathProof);
         let proven = older < hello.incarnation && same_lock && older > node.dead;
+        let replaced = node.registered.disk != hello.disk;
         node.registered = hello;
         self.bump_topology();
+        if replaced {
+            self.lose_replicas_on(id);
+        }
         if proven {
             self.die(id, older);
         }
@@ -395,5 +413,8 @@ fn new_partition(group: GroupId, topic: TopicId, number: PartitionNo, replicas: 
         lease: None,
         released: std::collections::BTreeMap::new(),
         pin: None,
+        change: None,
+        lost: std::collections::BTreeSet::new(),
+        retired: Vec::new(),
     }
 }

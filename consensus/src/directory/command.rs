@@ -2,9 +2,11 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use quorate_proto::control::{Hello, Permit};
+use quorate_proto::control::{ChangePhase, Hello, Permit};
 use quorate_proto::convert::ConvertError;
-use quorate_proto::ids::{ClusterId, GroupId, Incarnation, NodeId, OperationId, PermitEpoch, ReplicaId, Term, TopicId};
+use quorate_proto::ids::{
+    ClusterId, GroupId, Incarnation, NodeId, OperationId, PermitEpoch, ReplicaId, TaskId, Term, TopicId,
+};
 use quorate_proto::internal as wire;
 use quorate_proto::time::LogTime;
 use quorate_proto::v1::Failover;
@@ -114,6 +116,35 @@ pub enum CommandKind {
         /// Where its leader belongs; `None` = anywhere.
         node: Option<NodeId>,
     },
+    /// A replica is to take the place of another one (M1).
+    BeginChange {
+        /// The partition.
+        group: GroupId,
+        /// Whose place.
+        remove: ReplicaId,
+        /// Where the new one is to be.
+        node: NodeId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// The change goes on, or is given up.
+    AdvanceChange {
+        /// The partition.
+        group: GroupId,
+        /// Which change.
+        task: TaskId,
+        /// Its next phase.
+        phase: ChangePhase,
+        /// Why it is given up; empty if it is not.
+        why: String,
+    },
+    /// The leader's membership is what the change wanted.
+    FinishChange {
+        /// The partition.
+        group: GroupId,
+        /// Which change.
+        task: TaskId,
+    },
 }
 
 /// A command that this software does not know. Applying observers stop: skipping it would make them differ.
@@ -207,6 +238,21 @@ impl DirectoryCommand {
             CommandKind::SetPin { group, node } => {
                 Kind::Pin(wire::SetPin { group_id: group.get(), node: node.map_or(0, NodeId::get) })
             }
+            CommandKind::BeginChange { group, remove, node, reason } => Kind::BeginChange(wire::BeginChange {
+                group_id: group.get(),
+                remove: remove.get(),
+                node: node.get(),
+                reason: reason.clone(),
+            }),
+            CommandKind::AdvanceChange { group, task, phase, why } => Kind::AdvanceChange(wire::AdvanceChange {
+                group_id: group.get(),
+                task: task.get(),
+                phase: phase.number(),
+                why: why.clone(),
+            }),
+            CommandKind::FinishChange { group, task } => {
+                Kind::FinishChange(wire::FinishChange { group_id: group.get(), task: task.get() })
+            }
         };
         let operation_id = if self.operation == OperationId::NONE {
             Bytes::new()
@@ -287,6 +333,22 @@ fn decode_kind(raw: wire::directory_command::Kind) -> Result<CommandKind, Comman
             group: field(GroupId(raw.group_id).non_zero(), "SetPin", "group_id")?,
             node: NodeId(raw.node).non_zero(),
         },
+        Kind::BeginChange(raw) => CommandKind::BeginChange {
+            group: field(GroupId(raw.group_id).non_zero(), "BeginChange", "group_id")?,
+            remove: field(ReplicaId(raw.remove).non_zero(), "BeginChange", "remove")?,
+            node: field(NodeId(raw.node).non_zero(), "BeginChange", "node")?,
+            reason: raw.reason,
+        },
+        Kind::AdvanceChange(raw) => CommandKind::AdvanceChange {
+            group: field(GroupId(raw.group_id).non_zero(), "AdvanceChange", "group_id")?,
+            task: field(TaskId(raw.task).non_zero(), "AdvanceChange", "task")?,
+            phase: field(ChangePhase::from_number(raw.phase), "AdvanceChange", "phase")?,
+            why: raw.why,
+        },
+        Kind::FinishChange(raw) => CommandKind::FinishChange {
+            group: field(GroupId(raw.group_id).non_zero(), "FinishChange", "group_id")?,
+            task: field(TaskId(raw.task).non_zero(), "FinishChange", "task")?,
+        },
     })
 }
 
@@ -306,6 +368,7 @@ pub(super) fn registration_to_wire(hello: &Hello) -> wire::RegisterNode {
         supervisor_hash: hello.supervisor_hash.clone(),
         version: hello.version.clone(),
         pid: hello.pid,
+        fresh: hello.fresh,
     }
 }
 
@@ -326,5 +389,6 @@ pub(super) fn registration_from_wire(raw: wire::RegisterNode) -> Result<Hello, C
         supervisor_hash: raw.supervisor_hash,
         version: raw.version,
         pid: raw.pid,
+        fresh: raw.fresh,
     })
 }

@@ -5,6 +5,7 @@
 //! release or a grant is never taken back, so an observer that lags may refuse by what it knows, but must not consent.
 
 mod apply;
+mod change;
 mod command;
 mod model;
 mod placement;
@@ -14,11 +15,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quorate_proto::control::{Assignment, Assignments, PeerInfo};
 use quorate_proto::ids::{
-    ClusterId, DirectoryVersion, GroupId, LogIndex, NodeId, OperationId, ReplicaId, Term, TopicId,
+    ClusterId, DirectoryVersion, GroupId, LogIndex, NodeId, OperationId, ReplicaId, TaskId, Term, TopicId,
 };
 use quorate_proto::v1::Failover;
 
 pub use apply::{Applied, Outcome};
+pub use change::{Task, TASKS_KEPT};
 pub use command::{CommandError, CommandKind, Death, DirectoryCommand, Lease, Placement, REPLICAS, SCHEMA};
 pub use model::{Node, Partition, Topic};
 pub use placement::place;
@@ -48,6 +50,8 @@ pub struct Directory {
     failovers: VecDeque<Failover>,
     operations: VecDeque<OperationId>,
     known_operations: BTreeSet<OperationId>,
+    next_task: TaskId,
+    tasks: VecDeque<Task>,
 }
 
 impl Default for Directory {
@@ -66,6 +70,8 @@ impl Default for Directory {
             failovers: VecDeque::new(),
             operations: VecDeque::new(),
             known_operations: BTreeSet::new(),
+            next_task: TaskId(1),
+            tasks: VecDeque::new(),
         }
     }
 }
@@ -186,20 +192,26 @@ impl Directory {
         };
         let hosted = self.partitions.values().filter_map(|p| {
             let replica = p.replica_on(node)?;
+            // An empty disk hosts nothing of what was lost with the old one, and waits for its successor (M1).
+            if p.lost.contains(&replica) {
+                return None;
+            }
             Some(Assignment {
                 group: p.group,
                 replica,
                 topic: self.topics.get(&p.topic).map(|t| t.name.clone()).unwrap_or_default(),
                 topic_id: p.topic,
                 partition: p.number,
-                members: p.replicas.clone(),
+                members: p.all().collect(),
                 config_version: p.config_version,
+                change: p.change,
             })
         });
         Assignments {
             version: self.topology,
             peers: self.nodes.values().map(peer).collect(),
             replicas: hosted.collect(),
+            retired: self.partitions.values().flat_map(|p| p.retired_on(node)).collect(),
         }
     }
 }

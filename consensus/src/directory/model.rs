@@ -1,8 +1,8 @@
 //! Records of the directory and what can be read off them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use quorate_proto::control::{Ended, Hello, Permit};
+use quorate_proto::control::{Change, Ended, Hello, Permit};
 use quorate_proto::ids::{
     ConfigVersion, GroupId, Incarnation, NodeId, PartitionNo, PermitEpoch, ReplicaId, Term, TopicId,
 };
@@ -73,19 +73,30 @@ pub struct Partition {
     pub released: BTreeMap<ReplicaId, Term>,
     /// Node that an operator placed the leader on.
     pub pin: Option<NodeId>,
+    /// The change of members that is under way (M1).
+    pub change: Option<Change>,
+    /// Replicas whose disk was replaced by an empty one.
+    pub lost: BTreeSet<ReplicaId>,
+    /// Replicas that were removed, with their nodes, oldest first.
+    pub retired: Vec<(ReplicaId, NodeId)>,
 }
 
 impl Partition {
-    /// Node of a replica.
+    /// Node of a replica, also of one that is to become a member.
     #[must_use]
     pub fn node_of(&self, replica: ReplicaId) -> Option<NodeId> {
-        self.replicas.iter().find(|(r, _)| *r == replica).map(|(_, node)| *node)
+        self.all().find(|(r, _)| *r == replica).map(|(_, node)| node)
     }
 
-    /// Replica on a node.
+    /// Replica that a node hosts: the one that is to become a member, before one that it replaces in the same place.
     #[must_use]
     pub fn replica_on(&self, node: NodeId) -> Option<ReplicaId> {
-        self.replicas.iter().find(|(_, n)| *n == node).map(|(replica, _)| *replica)
+        self.all().filter(|(_, n)| *n == node).last().map(|(replica, _)| replica)
+    }
+
+    /// Replicas of the node whose data may go.
+    pub fn retired_on(&self, node: NodeId) -> impl Iterator<Item = (GroupId, ReplicaId)> + '_ {
+        self.retired.iter().filter(move |(_, on)| *on == node).map(|(replica, _)| (self.group, *replica))
     }
 
     /// Replicas that make a majority.
@@ -104,12 +115,12 @@ impl Partition {
     #[must_use]
     pub fn basis(&self, nodes: &BTreeMap<NodeId, Node>) -> Vec<Ended> {
         let mut facts = Vec::new();
-        for (replica, node) in &self.replicas {
-            if let Some(term) = self.released.get(replica) {
-                facts.push(Ended::Released { replica: *replica, term: *term });
+        for (replica, node) in self.all() {
+            if let Some(term) = self.released.get(&replica) {
+                facts.push(Ended::Released { replica, term: *term });
             }
-            if let Some(dead) = nodes.get(node).and_then(|n| n.dead.non_zero()) {
-                facts.push(Ended::Dead { replica: *replica, incarnation: dead });
+            if let Some(dead) = nodes.get(&node).and_then(|n| n.dead.non_zero()) {
+                facts.push(Ended::Dead { replica, incarnation: dead });
             }
         }
         facts

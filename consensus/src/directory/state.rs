@@ -2,17 +2,17 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use quorate_proto::control::Permit;
+use quorate_proto::control::{ChangePhase, Permit};
 use quorate_proto::ids::{
     ClusterId, ConfigVersion, DirectoryVersion, GroupId, Incarnation, LogIndex, NodeId, OperationId, PartitionNo,
-    PermitEpoch, ReplicaId, Term, TopicId,
+    PermitEpoch, ReplicaId, TaskId, Term, TopicId,
 };
 use quorate_proto::internal as wire;
 use quorate_proto::time::LogTime;
 use quorate_proto::v1::Failover;
 
 use super::command::{registration_from_wire, registration_to_wire, Lease, SCHEMA};
-use super::{Directory, Node, Partition, Topic};
+use super::{Directory, Node, Partition, Task, Topic};
 
 /// Why a snapshot is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +61,8 @@ impl Directory {
             partitions: self.partitions.values().map(partition_to_wire).collect(),
             failovers: self.failovers.iter().map(|f| f.encode_to_vec().into()).collect(),
             feature_level: 0,
+            next_task: self.next_task.get(),
+            tasks: self.tasks.iter().map(task_to_wire).collect(),
             operations: self.operations.iter().map(|o| Bytes::copy_from_slice(&o.to_bytes())).collect(),
         };
         state.encode_to_vec().into()
@@ -86,6 +88,8 @@ impl Directory {
             },
             next_group: GroupId(raw.next_group),
             next_replica: ReplicaId(raw.next_replica),
+            // Written before there were tasks: none were.
+            next_task: TaskId(raw.next_task.max(1)),
             ..Self::default()
         };
         for record in raw.nodes {
@@ -108,6 +112,9 @@ impl Directory {
         }
         for record in raw.failovers {
             state.failovers.push_back(Failover::decode(record).map_err(bad)?);
+        }
+        for record in raw.tasks {
+            state.tasks.push_back(task_from_wire(record)?);
         }
         for record in raw.operations {
             state.remember_raw(OperationId::from_slice(&record).ok_or_else(|| bad("operation id"))?);
@@ -144,7 +151,40 @@ fn partition_to_wire(p: &Partition) -> wire::PartitionRecord {
         lease_incarnation: lease.incarnation.get(),
         released: p.released.iter().map(|(r, t)| wire::Released { replica: r.get(), term: t.get() }).collect(),
         pin: p.pin.map_or(0, NodeId::get),
+        change: p.change.map(Into::into),
+        lost: p.lost.iter().map(|r| r.get()).collect(),
+        retired: p.retired.iter().map(|(r, n)| wire::ReplicaRecord { replica: r.get(), node: n.get() }).collect(),
     }
+}
+
+fn task_to_wire(task: &Task) -> wire::TaskRecord {
+    wire::TaskRecord {
+        task: task.id.get(),
+        group_id: task.group.get(),
+        add: task.add.0.get(),
+        node: task.add.1.get(),
+        remove: task.remove.0.get(),
+        from_node: task.remove.1.get(),
+        phase: task.phase.number(),
+        reason: task.reason.clone(),
+        begun_us: task.begun.0,
+        ended_us: task.ended.map_or(0, |at| at.0),
+        cancelled: task.cancelled.clone(),
+    }
+}
+
+fn task_from_wire(raw: wire::TaskRecord) -> Result<Task, StateError> {
+    Ok(Task {
+        id: TaskId(raw.task),
+        group: GroupId(raw.group_id),
+        add: (ReplicaId(raw.add), NodeId(raw.node)),
+        remove: (ReplicaId(raw.remove), NodeId(raw.from_node)),
+        phase: ChangePhase::from_number(raw.phase).ok_or_else(|| bad("phase of a task"))?,
+        reason: raw.reason,
+        begun: LogTime(raw.begun_us),
+        ended: (raw.ended_us != 0).then_some(LogTime(raw.ended_us)),
+        cancelled: raw.cancelled,
+    })
 }
 
 fn partition_from_wire(raw: wire::PartitionRecord) -> Result<Partition, StateError> {
@@ -167,5 +207,8 @@ fn partition_from_wire(raw: wire::PartitionRecord) -> Result<Partition, StateErr
         lease,
         released: raw.released.into_iter().map(|r| (ReplicaId(r.replica), Term(r.term))).collect(),
         pin: NodeId(raw.pin).non_zero(),
+        change: raw.change.map(TryInto::try_into).transpose().map_err(bad)?,
+        lost: raw.lost.into_iter().map(ReplicaId).collect(),
+        retired: raw.retired.into_iter().map(|r| (ReplicaId(r.replica), NodeId(r.node))).collect(),
     })
 }

@@ -1,5 +1,7 @@
 //! The machine, command by command.
 
+mod change;
+
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
@@ -37,6 +39,7 @@ pub(crate) fn hello(node: u64, incarnation: u64) -> Hello {
         supervisor_hash: String::new(),
         version: String::new(),
         pid: 0,
+        fresh: false,
     }
 }
 

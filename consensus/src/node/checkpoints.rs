@@ -25,12 +25,14 @@ pub(super) struct Checkpoints {
     log: VecDeque<(LogIndex, u64)>,
     /// Sum of the costs.
     log_bytes: u64,
+    /// A follower needs one that is newer than any.
+    wanted: bool,
 }
 
 impl Checkpoints {
     pub(super) fn new(durable: LogIndex, now: BootTime) -> Self {
         let log = VecDeque::from([(durable, 0)]);
-        Self { durable, asked: None, tail: 0, last: now, log, log_bytes: 0 }
+        Self { durable, asked: None, tail: 0, last: now, log, log_bytes: 0, wanted: false }
     }
 
     /// The entry at `index` was applied.
@@ -53,11 +55,17 @@ impl Checkpoints {
 
     /// One is due: the tail is over its bound, or old.
     pub(super) fn due(&self, now: BootTime, bound: u64, every: Duration) -> bool {
-        self.asked.is_none() && self.tail > 0 && (self.tail > bound || now.since(self.last) >= every)
+        self.asked.is_none() && self.tail > 0 && (self.wanted || self.tail > bound || now.since(self.last) >= every)
+    }
+
+    /// One is due as soon as there is something new in it.
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
     }
 
     /// One at `index` is being made.
     pub(super) fn ask(&mut self, index: LogIndex, now: BootTime) {
+        self.wanted = false;
         self.asked = Some((index, self.tail));
         self.last = now;
     }

@@ -39,6 +39,8 @@ pub struct NodeCore<P: Policy = Production> {
     pub(super) started: BootTime,
     pub(super) rng: SplitMix,
     pub(super) partitions: BTreeMap<GroupId, Hosted<P>>,
+    /// Replicas hosted since the start, also those that were replaced.
+    pub(super) hostings: u64,
     /// Partitions that this turn touched: only they are looked at when it ends.
     touched: Vec<GroupId>,
     /// Partitions of which the observers must hear at once (P2).
@@ -75,6 +77,7 @@ impl<P: Policy> NodeCore<P> {
             config,
             started: now,
             partitions: BTreeMap::new(),
+            hostings: 0,
             touched: Vec::new(),
             report_groups: Vec::new(),
             cluster: ClusterTime::default(),
@@ -193,7 +196,7 @@ impl<P: Policy> NodeCore<P> {
             out.push(NodeEffect::Note { group, note: Note::ToldStale { by: from } });
             return;
         }
-        let stranger = match self.partitions.get(&group) {
+        let stranger = match self.partitions.get_mut(&group) {
             // Another partition incarnation, or one that is not assigned yet.
             None => Some("unknown group"),
             // Its sender is right to look for it here: the directory is told that it is set aside.
@@ -201,7 +204,7 @@ impl<P: Policy> NodeCore<P> {
                 out.push(NodeEffect::Note { group, note: Note::Dropped("set aside") });
                 return;
             }
-            Some(Hosted::Live(partition)) => partition.stranger(&envelope),
+            Some(Hosted::Live(partition)) => partition.stranger(from, &envelope),
         };
         if let Some(why) = stranger {
             self.counters.strangers += 1;
@@ -336,6 +339,12 @@ impl<P: Policy> NodeCore<P> {
         for group in self.partitions.keys().copied().collect::<Vec<_>>() {
             self.visit(group, now, out, &mut act);
         }
+    }
+
+    /// A replica is hosted no more: what it counted for the node.
+    pub(super) fn forget_totals(&mut self, partition: &PartitionReplica<P>) {
+        self.pending -= partition.pipeline.bytes();
+        self.unchecked -= partition.checkpoints.tail();
     }
 
     fn touch_all(&mut self) {

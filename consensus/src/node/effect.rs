@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_proto::control::{Assignment, PeerInfo, Role, SessionUp};
-use quorate_proto::ids::{GroupId, LogIndex, NodeId, Offset, ReplicaId, Term, Ticket};
+use quorate_proto::ids::{GroupId, Incarnation, LogIndex, NodeId, Offset, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::Receipt;
@@ -107,7 +107,8 @@ pub enum NodeEffect {
         /// Offset and leader epoch.
         result: Result<(Offset, Term), Refusal>,
     },
-    /// A replica is hosted now: make its files and views. Emitted before any other effect of the group.
+    /// A replica is hosted now: make its files and views. Emitted before any other effect of the group. If another
+    /// replica of the group was hosted before, its data stay until it is retired, and are not mixed with these.
     Open(Assignment),
     /// Applied entries, in order: append to the segment, put into the tail cache.
     Append {
@@ -171,6 +172,16 @@ pub enum NodeEffect {
         /// The machine's state.
         data: Bytes,
     },
+    /// The directory has no more use for this replica's data (M1): delete them, also if it was not hosted any more.
+    /// May come again and again.
+    Retire {
+        /// The group.
+        group: GroupId,
+        /// The replica; another one of the group may be hosted now.
+        replica: ReplicaId,
+    },
+    /// The node's incarnation must be greater than this (M1, a replaced disk): store it, end the process, start again.
+    RaiseIncarnation(Incarnation),
     /// The replica is set aside (M3): keep its files, report it.
     Quarantined {
         /// The group.

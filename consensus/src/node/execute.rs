@@ -56,10 +56,7 @@ impl<P: Policy> PartitionReplica<P> {
             ReplicaEffect::Fetch { from, to, max_bytes } => {
                 turn.out.push(NodeEffect::Fetch { group, from, to, max_bytes });
             }
-            ReplicaEffect::BuildSnapshot { to } => {
-                self.building.insert(to);
-                turn.out.push(NodeEffect::BuildSnapshot { group, to });
-            }
+            ReplicaEffect::BuildSnapshot { to } => self.build_snapshot(to, turn),
             ReplicaEffect::ReadReady { read, index } => {
                 self.reads.confirmed(read, index);
                 self.answer_reads(turn);

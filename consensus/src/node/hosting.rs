@@ -1,7 +1,7 @@
 //! Which replicas the node hosts: found on disk, or assigned by the directory.
 
 use quorate_proto::control::{Assignment, Assignments, PeerInfo, ReplicaReport, Role};
-use quorate_proto::ids::{GroupId, ReplicaId};
+use quorate_proto::ids::{ConfigVersion, GroupId, PersistId, ReplicaId};
 use quorate_proto::time::BootTime;
 
 use super::config::MachineImage;
@@ -11,7 +11,17 @@ use super::partition_replica::{Opening, PartitionReplica, Turn};
 use super::stored::{encode_assignment, ASSIGNMENT};
 use crate::effect::Restored;
 use crate::policy::Policy;
-use crate::replica::bootstrap;
+use crate::replica::{bootstrap, learner};
+
+/// Version of the members that a partition was made with.
+const FIRST_CONFIG: ConfigVersion = ConfigVersion(1);
+
+/// Members that a partition was made with: all but one that is to join them.
+#[must_use]
+pub fn first_members(assignment: &Assignment) -> Vec<ReplicaId> {
+    let joins = assignment.change.map(|change| change.add);
+    assignment.members.iter().map(|(replica, _)| *replica).filter(|replica| Some(*replica) != joins).collect()
+}
 
 /// A replica of this node.
 #[derive(Debug)]
@@ -32,6 +42,13 @@ impl<P: Policy> Hosted<P> {
         match self {
             Self::Live(partition) => Some(partition),
             Self::Aside { .. } => None,
+        }
+    }
+
+    pub(super) fn replica(&self) -> ReplicaId {
+        match self {
+            Self::Live(partition) => partition.assignment.replica,
+            Self::Aside { assignment, .. } => assignment.replica,
         }
     }
 
@@ -82,17 +99,50 @@ impl<P: Policy> NodeCore<P> {
         self.assignments_version = assignments.version;
         self.learn_peers(assignments.peers, out);
         for assignment in assignments.replicas {
-            // A group that is hosted keeps its replica: another id for it would be a repair (M1).
-            if self.partitions.contains_key(&assignment.group) {
-                continue;
-            }
-            let members: Vec<ReplicaId> = assignment.members.iter().map(|(replica, _)| *replica).collect();
             let group = assignment.group;
-            let stored = encode_assignment(&assignment);
-            let lost = self.config.lost_groups.contains(&group);
-            self.host(assignment, bootstrap(&members), None, lost, now, out);
-            self.visit(group, now, out, |partition, turn| partition.record(vec![(ASSIGNMENT, stored)], turn));
+            match self.partitions.get_mut(&group).map(|hosted| (hosted.replica(), hosted)) {
+                None => self.take_up(assignment, now, out),
+                Some((replica, hosted)) if replica == assignment.replica => match hosted {
+                    Hosted::Aside { assignment: known, .. } => *known = assignment,
+                    Hosted::Live(_) => {
+                        self.visit(group, now, out, |partition, turn| partition.reassigned(assignment, turn));
+                    }
+                },
+                // M1: another replica, with a new id, takes its place; the old data stay until that is promoted.
+                Some((replica, _)) if replica < assignment.replica => {
+                    self.stop_replica(group, now, out);
+                    self.take_up(assignment, now, out);
+                }
+                Some(_) => {}
+            }
         }
+        for (group, replica) in assignments.retired {
+            self.retire(group, replica, now, out);
+        }
+    }
+
+    /// A replica that is not here yet. Only that of a new partition begins by itself, and one that is to become a
+    /// member learns everything; any other one was here once, and its data are gone (M1).
+    fn take_up(&mut self, assignment: Assignment, now: BootTime, out: &mut Vec<NodeEffect>) {
+        let group = assignment.group;
+        let learns = assignment.change.is_some_and(|change| change.add == assignment.replica);
+        if !learns && assignment.config_version > FIRST_CONFIG {
+            out.push(NodeEffect::Open(assignment.clone()));
+            let reason =
+                format!("its data are not here, and {} is not its first membership", assignment.config_version);
+            self.set_aside(group, assignment, reason, out);
+            return;
+        }
+        let restored = if learns {
+            learner()
+        } else {
+            let members: Vec<ReplicaId> = first_members(&assignment);
+            bootstrap(&members)
+        };
+        let stored = encode_assignment(&assignment);
+        let lost = !learns && self.config.lost_groups.contains(&group);
+        self.host(assignment, restored, None, lost, now, out);
+        self.visit(group, now, out, |partition, turn| partition.record(vec![(ASSIGNMENT, stored)], turn));
     }
 
     fn learn_peers(&mut self, peers: Vec<PeerInfo>, out: &mut Vec<NodeEffect>) {
@@ -119,6 +169,7 @@ impl<P: Policy> NodeCore<P> {
             image,
             election_ticks: self.draw_election_ticks(),
             suspect_log,
+            first_write: self.next_first_write(),
             started: self.started,
         };
         let opened = {
@@ -150,6 +201,12 @@ impl<P: Policy> NodeCore<P> {
         out.push(NodeEffect::Quarantined { group, reason: reason.clone() });
         self.partitions.insert(group, Hosted::Aside { assignment, reason });
         self.report_groups.push(group);
+    }
+
+    /// Far enough above the last hosting's: no replica makes so many writes.
+    fn next_first_write(&mut self) -> PersistId {
+        self.hostings += 1;
+        PersistId((self.hostings << 40) + 1)
     }
 
     fn draw_election_ticks(&mut self) -> usize {

@@ -14,6 +14,7 @@ mod handoff;
 mod hosting;
 mod inspect;
 mod marks;
+mod membership;
 mod partition_replica;
 mod pipeline;
 mod publish;
@@ -28,6 +29,7 @@ pub use config::{MachineImage, NodeConfig, NodeLimits};
 pub use dispatch::NodeCore;
 pub use effect::NodeEffect;
 pub use event::NodeEvent;
+pub use hosting::first_members;
 pub use status::{NodeCounters, NodeStatus, PartitionStatus};
 
 #[cfg(test)]

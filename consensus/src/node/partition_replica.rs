@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use quorate_proto::control::{Assignment, LeaseItem, LeaseVerdict, Permit, ReplicaReport, Role, SessionUp};
+use quorate_proto::control::{
+    Assignment, ChangeReport, LeaseItem, LeaseVerdict, Permit, ReplicaReport, Role, SessionUp,
+};
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, PersistId, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{Entry, MessageType};
@@ -65,6 +67,7 @@ pub(super) struct Opening {
     pub(super) image: Option<MachineImage>,
     pub(super) election_ticks: usize,
     pub(super) suspect_log: bool,
+    pub(super) first_write: PersistId,
     /// Start of the process (V1c).
     pub(super) started: BootTime,
 }
@@ -103,6 +106,8 @@ pub(super) struct PartitionReplica<P: Policy> {
     pub(super) failed: Option<String>,
     /// A mutant's table; production leaves it empty.
     pub(super) early_keys: EarlyKeys,
+    /// What was said last about a change of members.
+    pub(super) change_told: Option<ChangeReport>,
     /// Stands in the node's list of partitions that this turn touched.
     pub(super) touched: bool,
 }
@@ -110,7 +115,7 @@ pub(super) struct PartitionReplica<P: Policy> {
 impl<P: Policy> PartitionReplica<P> {
     /// Takes up a replica where its log and its machine's checkpoint left it.
     pub(super) fn open(opening: Opening, turn: &Turn<'_>) -> Result<Self, Quarantine> {
-        let Opening { assignment, restored, image, election_ticks, suspect_log, started } = opening;
+        let Opening { assignment, restored, image, election_ticks, suspect_log, first_write, started } = opening;
         let (compacted, applied) = (restored.compacted, restored.applied);
         let machine = match image {
             Some(image) => restore_machine(&assignment, image)?,
@@ -131,6 +136,7 @@ impl<P: Policy> PartitionReplica<P> {
             suspect_log,
             observer_loss: turn.config.observer_loss,
             cache_bytes: CACHE_BYTES,
+            first_write,
         };
         let replica = Replica::new(config, restored, turn.now)?;
         Ok(Self {
@@ -154,6 +160,7 @@ impl<P: Policy> PartitionReplica<P> {
             report_now: false,
             failed: None,
             early_keys: EarlyKeys::default(),
+            change_told: None,
             touched: false,
         })
     }
@@ -181,6 +188,7 @@ impl<P: Policy> PartitionReplica<P> {
             }
         }
         self.replica.tick(turn.now, &mut self.effects);
+        self.steer(turn);
         self.time_handoff(turn);
     }
 
@@ -198,12 +206,6 @@ impl<P: Policy> PartitionReplica<P> {
         if let Some(forwarded) = forwarded.filter(|_| to == self.assignment.replica) {
             self.receive_forwarded(from, *forwarded, turn);
         }
-    }
-
-    /// Why a message has no receiver here (M3).
-    pub(super) fn stranger(&self, envelope: &Envelope) -> Option<&'static str> {
-        let member = self.nodes.contains_key(&envelope.from);
-        self.replica.stranger(envelope).or((!member).then_some("not a member"))
     }
 
     /// The connection to a node broke.
@@ -349,6 +351,7 @@ impl<P: Policy> PartitionReplica<P> {
             high_watermark: self.machine.high_watermark(),
             digest: self.machine.digest().to_bytes(),
             config_version: self.assignment.config_version,
+            change: self.change_report(),
             ..self.replica.report(now)
         }
     }

@@ -35,8 +35,10 @@ impl<P: Policy> NodeCore<P> {
         match message {
             // Its time says nothing of when it was asked for: the first beat's acknowledgement follows.
             SessionDown::Welcome { .. } => {}
-            SessionDown::Refused { reason, fatal } => {
-                if fatal {
+            SessionDown::Refused { reason, fatal, raise_above } => {
+                if let Some(above) = raise_above {
+                    out.push(NodeEffect::RaiseIncarnation(above));
+                } else if fatal {
                     out.push(NodeEffect::Fatal(reason));
                 }
             }

@@ -34,6 +34,7 @@ pub fn encode_assignment(assignment: &Assignment) -> Bytes {
             .map(|(replica, node)| internal::Member { replica: replica.get(), node: node.get() })
             .collect(),
         config_version: assignment.config_version.get(),
+        change: assignment.change.map(Into::into),
     }
     .encode_to_vec()
     .into()
@@ -54,6 +55,11 @@ pub fn decode_assignment(bytes: Bytes) -> Result<Assignment, BadAssignment> {
         partition: PartitionNo(stored.partition),
         members: stored.members.iter().map(|member| (ReplicaId(member.replica), NodeId(member.node))).collect(),
         config_version: ConfigVersion(stored.config_version),
+        change: stored
+            .change
+            .map(TryInto::try_into)
+            .transpose()
+            .map_err(|error: quorate_proto::convert::ConvertError| BadAssignment(error.to_string()))?,
     })
 }
 
@@ -65,6 +71,9 @@ pub(super) fn restore_machine(assignment: &Assignment, image: MachineImage) -> R
 
 #[cfg(test)]
 mod tests {
+    use quorate_proto::control::{Change, ChangePhase};
+    use quorate_proto::ids::TaskId;
+
     use super::*;
 
     #[test]
@@ -77,6 +86,13 @@ mod tests {
             partition: PartitionNo(2),
             members: vec![(ReplicaId(11), NodeId(1)), (ReplicaId(12), NodeId(2))],
             config_version: ConfigVersion(4),
+            change: Some(Change {
+                task: TaskId(5),
+                add: ReplicaId(13),
+                node: NodeId(3),
+                remove: ReplicaId(12),
+                phase: ChangePhase::Promote,
+            }),
         };
         assert_eq!(decode_assignment(encode_assignment(&assignment)), Ok(assignment));
         assert!(decode_assignment(Bytes::from_static(b"\xff\xff")).is_err());

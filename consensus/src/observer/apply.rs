@@ -139,6 +139,9 @@ impl<P: Policy> ObserverCore<P> {
                 }
             }
             Applied::Bootstrapped
+            | Applied::ChangeBegun(_)
+            | Applied::ChangeAdvanced
+            | Applied::ChangeFinished(_)
             | Applied::Topic(_)
             | Applied::LeaseGranted(_)
             | Applied::LeaseRefused
@@ -233,6 +236,7 @@ impl<P: Policy> ObserverCore<P> {
             Some(Pending::Release(replica, term)) => {
                 self.releasing.remove(&(replica, term));
             }
+            Some(Pending::Members(group)) => self.repairs.settled(group),
             Some(Pending::Grant(..) | Pending::Plain) | None => {}
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use quorate_proto::control::{LastHeard, ObserverInfo, SessionDown};
-use quorate_proto::ids::{GroupId, Incarnation, LogIndex, NodeId, ReplicaId, Term, Ticket};
+use quorate_proto::ids::{GroupId, Incarnation, LogIndex, NodeId, PersistId, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::Reason;
@@ -18,6 +18,7 @@ use super::failover::Failovers;
 use super::handoff::Moves;
 use super::leases::Leases;
 use super::pending::Pending;
+use super::repair::Repairs;
 use super::session::Session;
 use super::{ObserverEffect, ObserverEvent};
 use crate::arbiter::{Arbiter, ClusterView};
@@ -50,6 +51,7 @@ pub struct ObserverCore<P: Policy = Production> {
     pub(super) leases: Leases,
     pub(super) failovers: Failovers,
     pub(super) moves: Moves,
+    pub(super) repairs: Repairs,
     pub(super) pending: BTreeMap<LogIndex, (Term, Pending)>,
     /// Nodes whose registration is proposed.
     pub(super) registering: BTreeSet<NodeId>,
@@ -110,6 +112,7 @@ impl<P: Policy> ObserverCore<P> {
             leases: Leases::default(),
             failovers: Failovers::default(),
             moves: Moves::default(),
+            repairs: Repairs::default(),
             pending: BTreeMap::new(),
             registering: BTreeSet::new(),
             exits: BTreeMap::new(),
@@ -362,6 +365,7 @@ fn replica_config(cfg: &ObserverConfig, now: BootTime) -> ReplicaConfig {
         suspect_log: false,
         observer_loss: ObserverLoss::default(),
         cache_bytes: CACHE_BYTES,
+        first_write: PersistId(1),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use quorate_proto::control::{ExitNotice, LastHeard, SessionUp};
-use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PartitionNo, PersistId, Term, Ticket};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PartitionNo, PersistId, TaskId, Term, Ticket};
 use quorate_proto::time::LogTime;
 
 use crate::envelope::Envelope;
@@ -39,6 +39,19 @@ pub enum AdminRequest {
         /// Drain it.
         draining: bool,
     },
+    /// Give a replica of a partition a new place, or the same place anew (M1). Answered once the task is logged.
+    Replace {
+        /// `namespace/name`.
+        topic: String,
+        /// Which partition.
+        partition: PartitionNo,
+        /// Name or number of the node whose replica goes.
+        from: String,
+        /// Name or number of the node where the new one is to be; may be the same.
+        to: String,
+    },
+    /// Give a change of members up, as long as it only learns.
+    CancelTask(TaskId),
     /// Leave the place of a partition's leader to the cluster again.
     Unpin {
         /// `namespace/name`.

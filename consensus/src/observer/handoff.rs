@@ -68,7 +68,7 @@ impl Moves {
 }
 
 impl<P: Policy> ObserverCore<P> {
-    fn scene(&self, now: BootTime) -> Scene<'_> {
+    pub(super) fn scene(&self, now: BootTime) -> Scene<'_> {
         Scene {
             directory: &self.directory,
             view: &self.view,
@@ -79,11 +79,16 @@ impl<P: Policy> ObserverCore<P> {
         }
     }
 
+    /// No handoff or election of the partition is under way, and none failed just now.
+    pub(super) fn may_move(&self, now: BootTime, group: GroupId) -> bool {
+        !self.moves.running.contains_key(&group) && !self.arbiter.is_pending(group) && !self.moves.paused(group, now)
+    }
+
     pub(super) fn is_moving(&self, now: BootTime, group: GroupId) -> bool {
         self.moves.holds(&self.scene(now), group)
     }
 
-    fn named(&self, (topic, number): (&str, PartitionNo)) -> Result<&Partition, Refusal> {
+    pub(super) fn named(&self, (topic, number): (&str, PartitionNo)) -> Result<&Partition, Refusal> {
         let group = self.directory.topic_named(topic).and_then(|t| t.groups.get(number.get() as usize));
         group.and_then(|group| self.directory.partition(*group)).ok_or_else(|| {
             let action = "check it with `quorate topic describe`";
@@ -96,7 +101,7 @@ impl<P: Policy> ObserverCore<P> {
         })
     }
 
-    fn node_id(&self, text: &str) -> Result<NodeId, Refusal> {
+    pub(super) fn node_id(&self, text: &str) -> Result<NodeId, Refusal> {
         self.directory.node_named(text).map(|node| node.registered.node).ok_or_else(|| {
             let names: Vec<&str> = self.directory.nodes().values().map(|n| n.registered.name.as_str()).collect();
             let what = format!("there is no such data node; there are {}", names.join(", "));
@@ -168,12 +173,7 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         let scene = self.scene(now);
-        let free = |group: &GroupId| {
-            !self.moves.running.contains_key(group)
-                && !self.arbiter.is_pending(*group)
-                && !self.moves.paused(*group, now)
-        };
-        let wanted = self.directory.partitions().values().filter(|p| free(&p.group));
+        let wanted = self.directory.partitions().values().filter(|p| self.may_move(now, p.group));
         let begin: Vec<(Permit, NodeId)> = wanted
             .filter_map(|partition| {
                 let permit = target(&scene, partition)?;
@@ -197,7 +197,13 @@ impl<P: Policy> ObserverCore<P> {
             && led.all(|p| !self.moves.running.contains_key(&p.group) && target(&scene, p).is_none())
     }
 
-    fn begin(&mut self, now: BootTime, moves: Vec<(Permit, NodeId)>, asked: Option<(Ticket, bool)>, out: &mut Out) {
+    pub(super) fn begin(
+        &mut self,
+        now: BootTime,
+        moves: Vec<(Permit, NodeId)>,
+        asked: Option<(Ticket, bool)>,
+        out: &mut Out,
+    ) {
         let mut permits = Vec::with_capacity(moves.len());
         for (permit, to) in moves {
             let Some(planned) = permit.planned else { continue };

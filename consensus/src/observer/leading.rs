@@ -14,6 +14,7 @@ use super::event::AdminRequest;
 use super::failover::Failovers;
 use super::handoff::Moves;
 use super::pending::Pending;
+use super::repair::Repairs;
 use super::ObserverEffect;
 use crate::arbiter::{Arbiter, Scene};
 use crate::directory::{place, Applied, CommandKind, Death, DirectoryCommand, PARTITIONS_MAX};
@@ -46,6 +47,7 @@ impl<P: Policy> ObserverCore<P> {
         self.arbiter = Arbiter::default();
         self.failovers = Failovers::default();
         self.moves = Moves::default();
+        self.repairs = Repairs::default();
         self.leases.table.take_over(&self.directory, now, self.cfg.timing.lease);
         if self.directory.cluster() != self.cfg.cluster {
             self.propose(now, CommandKind::Bootstrap(self.cfg.cluster), Pending::Plain, out);
@@ -85,6 +87,7 @@ impl<P: Policy> ObserverCore<P> {
         self.judge_moves(now, out);
         self.examine_all(now, out);
         self.begin_moves(now, out);
+        self.repair(now, out);
         self.record_failovers(now, out);
     }
 
@@ -95,8 +98,7 @@ impl<P: Policy> ObserverCore<P> {
         if known || self.registering.contains(&hello.node) {
             return;
         }
-        if let Err(refusal) = self.directory.check_registration(&hello) {
-            self.refuse_registration(session, &hello, &refusal, out);
+        if self.turned_away(now, session, &hello, out) {
             return;
         }
         let node = hello.node;
@@ -181,7 +183,7 @@ impl<P: Policy> ObserverCore<P> {
         let mut by_session: std::collections::BTreeMap<Ticket, Vec<Permit>> = std::collections::BTreeMap::new();
         for permit in permits {
             let Some(partition) = self.directory.partition(permit.group) else { continue };
-            let nodes = partition.replicas.iter().filter_map(|(_, node)| self.view.node(*node));
+            let nodes = partition.all().filter_map(|(_, node)| self.view.node(node));
             for session in nodes.filter_map(|view| view.session) {
                 by_session.entry(session).or_default().push(permit.clone());
             }
@@ -211,6 +213,10 @@ impl<P: Policy> ObserverCore<P> {
             }
             AdminRequest::Drain { node, draining } => self.drain(now, ticket, &node, draining, out),
             AdminRequest::Unpin { topic, partition } => self.unpin(now, ticket, (&topic, partition), out),
+            AdminRequest::Replace { topic, partition, from, to } => {
+                self.replace(now, ticket, (&topic, partition), (&from, &to), out)
+            }
+            AdminRequest::CancelTask(task) => self.cancel_task(now, ticket, task, out),
         };
         if let Err(refusal) = result {
             out.push(ObserverEffect::AdminAnswer { ticket, result: Err(refusal) });

@@ -16,6 +16,7 @@ mod handoff;
 mod leading;
 mod leases;
 mod pending;
+mod repair;
 mod session;
 
 pub use self::config::{observer_of, replica_of, ObserverConfig, StartError, SNAPSHOT_ENTRIES};

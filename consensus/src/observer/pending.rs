@@ -20,6 +20,8 @@ pub(super) enum Pending {
     },
     /// A lease; its askers wait in the lease book.
     Grant(GroupId, Term),
+    /// A step of a change of this partition's members.
+    Members(GroupId),
     /// A release.
     Release(ReplicaId, Term),
 }

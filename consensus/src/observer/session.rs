@@ -65,8 +65,7 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         hello.cluster = ClusterId::NONE;
-        if let Err(refusal) = self.directory.check_registration(&hello) {
-            self.refuse_registration(session, &hello, &refusal, out);
+        if self.turned_away(now, session, &hello, out) {
             return;
         }
         // A node has one session here: the newest.
@@ -90,6 +89,40 @@ impl<P: Policy> ObserverCore<P> {
         self.push_assignments(out);
     }
 
+    /// A node that may not register (now, or as it is) is told so.
+    pub(super) fn turned_away(&mut self, now: BootTime, session: Ticket, hello: &Hello, out: &mut Out) -> bool {
+        let replaces = self.directory.node(hello.node).filter(|n| hello.fresh && n.registered.disk != hello.disk);
+        if let Some(node) = replaces {
+            // M1: the disk is another one, and empty. Who ran on the old one must be gone.
+            let heard = self.view.node(hello.node).map(|view| view.incarnation);
+            let silent =
+                heard == Some(hello.incarnation) || self.view.silent_for(hello.node, now) >= self.cfg.timing.lease;
+            if node.is_live() && !silent {
+                let reason = format!(
+                    "{}: {} runs with another disk; stop that process, or give this one another node id",
+                    Reason::RefusedUnsafe.as_str_name(),
+                    hello.node
+                );
+                self.refuse(session, reason, false, out);
+                return true;
+            }
+            let known = node.registered.incarnation.max(node.dead);
+            if hello.incarnation <= known {
+                let reason = format!("a new disk of {}: its incarnation must be above {}", hello.node, known.get());
+                let refused = SessionDown::Refused { reason, fatal: false, raise_above: Some(known) };
+                Self::say(session, refused, out);
+                out.push(ObserverEffect::CloseSession { session });
+                self.forget(session);
+                return true;
+            }
+        }
+        if let Err(refusal) = self.directory.check_registration(hello) {
+            self.refuse_registration(session, hello, &refusal, out);
+            return true;
+        }
+        false
+    }
+
     /// Refused for good only where no restart could help.
     pub(super) fn refuse_registration(&mut self, session: Ticket, hello: &Hello, refusal: &Refusal, out: &mut Out) {
         let dead = self.directory.node(hello.node).is_some_and(|n| hello.incarnation <= n.dead);
@@ -97,7 +130,7 @@ impl<P: Policy> ObserverCore<P> {
     }
 
     pub(super) fn refuse(&mut self, session: Ticket, reason: String, fatal: bool, out: &mut Out) {
-        Self::say(session, SessionDown::Refused { reason, fatal }, out);
+        Self::say(session, SessionDown::Refused { reason, fatal, raise_above: None }, out);
         out.push(ObserverEffect::CloseSession { session });
         self.forget(session);
     }

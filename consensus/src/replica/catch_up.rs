@@ -109,6 +109,16 @@ impl<P: Policy> Replica<P> {
         meta.index
     }
 
+    /// Makes pairs of the group durable, after everything that was asked for before.
+    pub fn store(&mut self, now: BootTime, puts: Vec<(&'static str, Bytes)>, out: &mut Out) {
+        if self.stopped() {
+            return;
+        }
+        self.outbox.push(Some(PersistWrite { puts, ..PersistWrite::default() }), None, None, Vec::new(), now);
+        self.settle(now, out);
+        self.drive(now, out);
+    }
+
     /// The machine's checkpoint at `applied` is to be made durable with `puts`; the log before it is given up as far as
     /// nobody needs it. Emits one `Persist`, whose id is returned; `None` if a newer checkpoint or a snapshot that is
     /// being installed has overtaken this one: nothing is written then.

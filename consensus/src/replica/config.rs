@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use quorate_proto::ids::{GroupId, Incarnation, ReplicaId};
+use quorate_proto::ids::{GroupId, Incarnation, PersistId, ReplicaId};
 use quorate_proto::time::BootTime;
 
 use crate::timing::Timing;
@@ -51,6 +51,9 @@ pub struct ReplicaConfig {
     pub suspect_log: bool,
     /// L6.
     pub observer_loss: ObserverLoss,
+    /// Id of its first write: above those of every replica of the group that this process hosted before, so that a late
+    /// word about one of their writes says nothing about this one's.
+    pub first_write: PersistId,
     /// Entries kept in memory besides those not yet applied, bytes; [`CACHE_BYTES`] by default.
     pub cache_bytes: usize,
 }

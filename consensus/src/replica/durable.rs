@@ -43,6 +43,14 @@ pub fn bootstrap(members: &[ReplicaId]) -> Restored {
     }
 }
 
+/// State of a replica that is to learn everything from the leader (M1): no log, no members. It votes for nobody and
+/// waits for a snapshot, which no log of a group can do without ([`BOOTSTRAP_INDEX`]).
+#[must_use]
+pub fn learner() -> Restored {
+    let hard_state = HardState { term: BOOTSTRAP_TERM.0, ..Default::default() };
+    Restored { hard_state, ..Restored::default() }
+}
+
 /// Value of [`META_KEY`].
 #[must_use]
 pub fn encode_meta(start: (LogIndex, Term), applied: LogIndex, conf_state: &ConfState) -> Bytes {

@@ -28,6 +28,7 @@ mod fence;
 mod gate;
 mod handoff;
 mod lead;
+mod membership;
 mod outbox;
 mod reads;
 mod ready;
@@ -52,7 +53,7 @@ use raft::eraftpb::{ConfState, HardState};
 use raft::{Config, RawNode, ReadOnlyOption, StateRole};
 
 pub use config::{Mode, ObserverLoss, ProposeError, Quarantine, ReplicaConfig, CACHE_BYTES};
-pub use durable::{bootstrap, encode_meta, restored, BOOTSTRAP_INDEX, BOOTSTRAP_TERM, META_KEY};
+pub use durable::{bootstrap, encode_meta, learner, restored, BOOTSTRAP_INDEX, BOOTSTRAP_TERM, META_KEY};
 
 use crate::effect::{Note, ReplicaEffect, Restored};
 use crate::policy::{Policy, Production};
@@ -192,7 +193,7 @@ impl<P: Policy> Replica<P> {
             .map_err(|e| Quarantine::new(format!("raft refuses the restored state: {e}")))?;
         let seen = (raw.raft.state, Term(raw.raft.term), None);
         Ok(Self {
-            outbox: Outbox::new(cfg.group),
+            outbox: Outbox::new(cfg.group, cfg.first_write),
             reads: Reads::default(),
             conf_history: BTreeMap::from([(applied, restored.conf_state.clone())]),
             conf: restored.conf_state,
@@ -451,8 +452,12 @@ fn checked_hard_state(cfg: &ReplicaConfig, restored: &Restored) -> Result<HardSt
         )));
     }
     let conf = &restored.conf_state;
-    let member = [&conf.voters, &conf.learners, &conf.voters_outgoing].iter().any(|ids| ids.contains(&cfg.me.0));
-    if !member {
+    let member = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next]
+        .iter()
+        .any(|ids| ids.contains(&cfg.me.0));
+    // A learner that waits for its first snapshot knows no members.
+    let waiting = *conf == ConfState::default() && last == 0;
+    if !member && !waiting {
         return Err(Quarantine::new(format!("{} is not in the membership of its own log", cfg.me)));
     }
     Ok(hard_state)

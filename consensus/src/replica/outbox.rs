@@ -48,8 +48,10 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(group: GroupId) -> Self {
-        Self { group, steps: VecDeque::new(), emitted: 0, next: PersistId(1), done: PersistId(0) }
+    /// `first`: id of the first write.
+    pub(super) fn new(group: GroupId, first: PersistId) -> Self {
+        let done = PersistId(first.get().saturating_sub(1));
+        Self { group, steps: VecDeque::new(), emitted: 0, next: first, done }
     }
 
     /// Queues a step. `write` gets the next id; the id is returned.

@@ -5,7 +5,7 @@
 //! (W1); `Apply` last, up to the commit index.
 
 use bytes::Bytes;
-use quorate_proto::control::Ended;
+use quorate_proto::control::{Ended, PermitKind};
 use quorate_proto::ids::{LogIndex, PermitEpoch, PersistId, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{ConfChange, ConfChangeV2, Entry, EntryType, Message, MessageType};
@@ -142,6 +142,9 @@ impl<P: Policy> Replica<P> {
     fn elected(&mut self, now: BootTime, out: &mut Out) {
         let term = self.term();
         let epoch = self.candidacy.as_ref().and_then(|c| c.permit.as_ref()).map_or(PermitEpoch::ZERO, |p| p.epoch);
+        // B2: under such a permit the longest log was chosen, whatever it lost: it is the truth from here on.
+        let kind = self.candidacy.as_ref().and_then(|c| c.permit.as_ref()).map(|permit| permit.kind);
+        self.suspect &= kind.is_none_or(|kind| kind == PermitKind::Normal);
         // Winning consumes the permit (P1).
         self.permits.spend(epoch);
         self.leader_won = (term, epoch);

@@ -59,6 +59,8 @@ impl<P: Policy> Replica<P> {
             wants_permit: self.wants_permit,
             matched: self.matched(),
             config_version: ConfigVersion::ZERO,
+            learner: !self.is_voter(),
+            change: None,
         }
     }
 

@@ -99,6 +99,11 @@ pub enum WalRequest {
     },
     /// Write and flush something small; then [`WalNotice::Canary`] (L4).
     Canary,
+    /// Delete everything of a group, pairs included: it is hosted no more. Nothing is told of it.
+    Forget {
+        /// The group.
+        group: GroupId,
+    },
     /// Read entries `from..to` on another thread; then [`WalNotice::Fetched`].
     Fetch {
         /// The group.

@@ -156,6 +156,7 @@ impl Writer {
                     *canary += 1;
                     self.put(&mut batch, GroupId(CANARY_GROUP), "canary", canary.to_be_bytes().to_vec());
                 }
+                WalRequest::Forget { group } => batch.add_command(group.get(), Command::Clean),
                 WalRequest::Token { .. } | WalRequest::Fetch { .. } => {}
             }
         }
@@ -232,7 +233,7 @@ fn notices(requests: Vec<WalRequest>, at: BootTime, took: Duration) -> Vec<WalNo
             WalRequest::Persist(write) => Some(WalNotice::Persisted { group: write.group, id: write.id, at }),
             WalRequest::Token { seq } => Some(WalNotice::Token { seq, age: took }),
             WalRequest::Canary => Some(WalNotice::Canary { at }),
-            WalRequest::Fetch { .. } => None,
+            WalRequest::Forget { .. } | WalRequest::Fetch { .. } => None,
         })
         .collect()
 }

@@ -99,7 +99,7 @@ impl Shell {
             }
             Request::BadSession(session, reason) => {
                 tracing::warn!(%session, reason, "a session message that means nothing");
-                self.say(session, SessionDown::Refused { reason, fatal: false });
+                self.say(session, SessionDown::Refused { reason, fatal: false, raise_above: None });
             }
             Request::Exit(notice, reply) => {
                 let ticket = self.ticket();

@@ -8,7 +8,7 @@ use quorate_consensus::arbiter::Seen;
 use quorate_consensus::directory::{Node, Partition, Topic};
 use quorate_consensus::observer::ObserverCore;
 use quorate_proto::control::{ObserverInfo, Role};
-use quorate_proto::ids::{LogIndex, NodeId, PartitionNo, Term};
+use quorate_proto::ids::{LogIndex, NodeId, PartitionNo, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use quorate_proto::v1;
 
@@ -67,26 +67,31 @@ fn describe_partition(
     now: BootTime,
 ) -> v1::PartitionDescription {
     let directory = core.directory();
-    let report = |node: NodeId| {
-        let seen = core.view().report(directory, partition.group, node)?;
+    let report = |replica: ReplicaId, node: NodeId| {
+        let seen = core.view().report(directory, partition.group, replica, node)?;
         (now.since(seen.at) <= fresh_for(core)).then_some(seen)
     };
     let leader = directory.leader_of(partition.group);
-    let leading = leader.and_then(|(node, _)| report(node));
+    let leading = leader.and_then(|(node, lease)| report(lease.replica, node));
     let last = leading.map(|seen| seen.report.last_index);
-    let replica = |(replica, node): &(quorate_proto::ids::ReplicaId, NodeId)| {
-        let seen = report(*node);
+    let replica = |(replica, node): (ReplicaId, NodeId)| {
+        let seen = report(replica, node);
         let index = seen.map_or(LogIndex::ZERO, |s| s.report.last_index);
         v1::ReplicaDescription {
             node: node.get(),
-            node_name: name_of(core, *node),
+            node_name: name_of(core, node),
             replica: replica.get(),
-            state: state_of(core, *node, seen, partition, now).to_owned(),
+            state: if partition.lost.contains(&replica) {
+                "lost".to_owned()
+            } else {
+                state_of(core, node, seen, partition, now).to_owned()
+            },
             last_index: index.get(),
             lag: last.map_or(0, |last| last.get().saturating_sub(index.get())),
         }
     };
-    let reported_term = partition.replicas.iter().filter_map(|(_, node)| report(*node)).map(|s| s.report.term).max();
+    let reported_term =
+        partition.all().filter_map(|(replica, node)| report(replica, node)).map(|s| s.report.term).max();
     let remaining = core.lease_remaining(partition.group, now).filter(|_| leader.is_some());
     v1::PartitionDescription {
         directory_version: directory.version().get(),
@@ -98,7 +103,7 @@ fn describe_partition(
         epoch: partition.lease.map_or(0, |lease| lease.term.get()),
         term: reported_term.max(partition.lease.map(|lease| lease.term)).map_or(0, Term::get),
         permit_epoch: partition.permit_epoch.get(),
-        replicas: partition.replicas.iter().map(replica).collect(),
+        replicas: partition.all().map(replica).collect(),
         lease_remaining_ms: remaining.map_or(-1, |span| i64::try_from(span.as_millis()).unwrap_or(i64::MAX)),
         high_watermark: leading.map_or(0, |seen| seen.report.high_watermark.get()),
         digest: leading.map(|seen| hex(&seen.report.digest)).unwrap_or_default(),
@@ -123,6 +128,7 @@ fn state_of(
         // It was voted out and has not heard of it.
         Role::Leader if partition.lease.is_some_and(|lease| lease.term > seen.report.term) => "unknown",
         Role::Leader => "leader",
+        Role::Follower if seen.report.learner => "learner",
         Role::Follower => "follower",
         Role::Candidate => "candidate",
         Role::Quarantined => "quarantined",

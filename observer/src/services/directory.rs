@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use quorate_consensus::directory::PARTITIONS_MAX;
 use quorate_consensus::observer::event::AdminRequest;
-use quorate_proto::ids::{ClusterId, OperationId, PartitionNo, TopicId};
+use quorate_proto::ids::{ClusterId, OperationId, PartitionNo, TaskId, TopicId};
 use quorate_proto::names::TopicName;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::status::status;
@@ -16,11 +16,13 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request as Call, Response, Status};
 
-use super::{describe, Loop, Request, MESSAGE_MAX};
+use super::{describe, tasks, Loop, Request, MESSAGE_MAX};
 use crate::routes::PROTOCOL_VERSION;
 
 /// Failovers listed when the caller names no limit.
 const FAILOVERS: u32 = 100;
+/// Tasks listed if the caller does not say how many.
+const TASKS: u32 = 100;
 
 /// Both services.
 #[derive(Clone)]
@@ -131,6 +133,25 @@ impl DirectoryService {
         Ok(v1::DrainNodeResponse { node })
     }
 
+    async fn replace(&self, request: v1::ReplaceReplicaRequest) -> Result<v1::TaskDescription, Refusal> {
+        let v1::ReplaceReplicaRequest { topic, partition, from_node: from, to_node: to } = request;
+        let (topic, partition) = (full_name(&topic)?, PartitionNo(partition));
+        self.admin(AdminRequest::Replace { topic: topic.clone(), partition, from, to }).await?;
+        let look = move |core: &quorate_consensus::observer::ObserverCore, now| {
+            let directory = core.directory();
+            let group = directory.topic_named(&topic)?.groups.get(usize::try_from(partition.get()).ok()?)?;
+            let newest = directory.tasks().rev().find(|task| task.group == *group)?;
+            tasks::find(core, newest.id, now)
+        };
+        let found = self.core.look(move |core, _, now| look(core, now)).await?;
+        found.ok_or_else(|| unknown_task("the new task"))
+    }
+
+    async fn task(&self, id: u64) -> Result<v1::TaskDescription, Refusal> {
+        let found = self.core.look(move |core, _, now| tasks::find(core, TaskId(id), now)).await?;
+        found.ok_or_else(|| unknown_task(&TaskId(id).to_string()))
+    }
+
     async fn unpin(&self, request: v1::UnpinLeaderRequest) -> Result<v1::UnpinLeaderResponse, Refusal> {
         let (topic, partition) = (full_name(&request.topic)?, PartitionNo(request.partition));
         self.admin(AdminRequest::Unpin { topic: topic.clone(), partition }).await?;
@@ -144,6 +165,11 @@ fn full_name(text: &str) -> Result<String, Refusal> {
         let action = "use 1 to 200 of A-Z a-z 0-9 . _ -, with `namespace/` before it if you need one";
         Refusal::new(Reason::InvalidArgument, error.to_string(), format!("topic {text}"), action)
     })
+}
+
+fn unknown_task(subject: &str) -> Refusal {
+    let action = "see `quorate task list`; tasks that ended long ago are forgotten";
+    Refusal::new(Reason::InvalidArgument, "there is no such task", subject, action)
 }
 
 fn unknown_topic(name: &str) -> Refusal {
@@ -198,6 +224,19 @@ impl Directory for DirectoryService {
         };
         self.core.look(move |core, _, _| look(core)).await.map(Response::new).map_err(status)
     }
+
+    async fn list_tasks(&self, call: Call<v1::ListTasksRequest>) -> Result<Response<v1::ListTasksResponse>, Status> {
+        let limit = call.into_inner().limit;
+        let limit = if limit == 0 { TASKS } else { limit } as usize;
+        self.core.look(move |core, _, now| tasks::list(core, limit, now)).await.map(Response::new).map_err(status)
+    }
+
+    async fn describe_task(
+        &self,
+        call: Call<v1::DescribeTaskRequest>,
+    ) -> Result<Response<v1::TaskDescription>, Status> {
+        self.task(call.into_inner().task).await.map(Response::new).map_err(status)
+    }
 }
 
 #[tonic::async_trait]
@@ -219,5 +258,18 @@ impl Admin for DirectoryService {
         call: Call<v1::UnpinLeaderRequest>,
     ) -> Result<Response<v1::UnpinLeaderResponse>, Status> {
         self.unpin(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn replace_replica(
+        &self,
+        call: Call<v1::ReplaceReplicaRequest>,
+    ) -> Result<Response<v1::TaskDescription>, Status> {
+        self.replace(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn cancel_task(&self, call: Call<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
+        let id = call.into_inner().task;
+        self.admin(AdminRequest::CancelTask(TaskId(id))).await.map_err(status)?;
+        self.task(id).await.map(Response::new).map_err(status)
     }
 }

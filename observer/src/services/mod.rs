@@ -3,6 +3,7 @@
 pub mod describe;
 mod directory;
 mod session;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,6 +5,7 @@
 //! Durations and instants travel as written in the `.proto` files: `*_us` in microseconds (rounded down),
 //! stamps of `CLOCK_BOOTTIME` in nanoseconds.
 
+mod change;
 mod permit;
 mod report;
 mod session;

@@ -43,6 +43,8 @@ impl From<ReplicaReport> for wire::ReplicaReport {
                 .map(|(replica, index)| wire::Matched { replica: replica.get(), index: index.get() })
                 .collect(),
             config_version: report.config_version.get(),
+            learner: report.learner,
+            change: report.change.map(Into::into),
         }
     }
 }
@@ -81,6 +83,8 @@ impl TryFrom<wire::ReplicaReport> for ReplicaReport {
             wants_permit: raw.wants_permit,
             matched: raw.matched.into_iter().map(|m| (ReplicaId(m.replica), LogIndex(m.index))).collect(),
             config_version: ConfigVersion(raw.config_version),
+            learner: raw.learner,
+            change: raw.change.map(TryInto::try_into).transpose()?,
         })
     }
 }

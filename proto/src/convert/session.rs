@@ -34,6 +34,7 @@ impl From<Hello> for wire::Hello {
             pid: hello.pid,
             protocol_version: PROTOCOL_VERSION,
             assignments_version: 0,
+            fresh: hello.fresh,
         }
     }
 }
@@ -59,6 +60,7 @@ impl TryFrom<wire::Hello> for Hello {
             supervisor_hash: raw.supervisor_hash,
             version: raw.version,
             pid: raw.pid,
+            fresh: raw.fresh,
         })
     }
 }
@@ -157,11 +159,15 @@ impl From<Assignments> for wire::Assignments {
             partition: one.partition.get(),
             members: one.members.into_iter().map(member).collect(),
             config_version: one.config_version.get(),
+            change: one.change.map(Into::into),
         };
+        let retired =
+            |(group, replica): (GroupId, ReplicaId)| wire::Retired { group_id: group.get(), replica: replica.get() };
         Self {
             version: all.version.get(),
             peers: all.peers.into_iter().map(peer).collect(),
             replicas: all.replicas.into_iter().map(assignment).collect(),
+            retired: all.retired.into_iter().map(retired).collect(),
         }
     }
 }
@@ -198,6 +204,7 @@ impl TryFrom<wire::Assignment> for Assignment {
             partition: PartitionNo(raw.partition),
             members: raw.members.into_iter().map(member).collect::<Result<_, ConvertError>>()?,
             config_version: ConfigVersion(raw.config_version),
+            change: raw.change.map(TryInto::try_into).transpose()?,
         })
     }
 }
@@ -206,7 +213,18 @@ impl TryFrom<wire::Assignments> for Assignments {
     type Error = ConvertError;
 
     fn try_from(raw: wire::Assignments) -> Result<Self, ConvertError> {
-        Ok(Self { version: DirectoryVersion(raw.version), peers: all(raw.peers)?, replicas: all(raw.replicas)? })
+        let retired = |one: wire::Retired| {
+            Ok((
+                required(GroupId(one.group_id).non_zero(), "Retired", "group_id")?,
+                required(ReplicaId(one.replica).non_zero(), "Retired", "replica")?,
+            ))
+        };
+        Ok(Self {
+            version: DirectoryVersion(raw.version),
+            peers: all(raw.peers)?,
+            replicas: all(raw.replicas)?,
+            retired: raw.retired.into_iter().map(retired).collect::<Result<_, ConvertError>>()?,
+        })
     }
 }
 
@@ -220,7 +238,11 @@ impl From<SessionDown> for wire::SessionDown {
                 observer_leader: id(observer_leader),
                 cluster_time_us: cluster_time.0,
             }),
-            SessionDown::Refused { reason, fatal } => Kind::Refused(wire::Refused { reason, r#final: fatal }),
+            SessionDown::Refused { reason, fatal, raise_above } => Kind::Refused(wire::Refused {
+                reason,
+                r#final: fatal,
+                raise_above: raise_above.map_or(0, Incarnation::get),
+            }),
             SessionDown::Permits(permits) => {
                 Kind::Permits(wire::Permits { permits: permits.into_iter().map(Into::into).collect() })
             }
@@ -251,7 +273,11 @@ impl TryFrom<wire::SessionDown> for SessionDown {
                 observer_leader: NodeId(welcome.observer_leader).non_zero(),
                 cluster_time: LogTime(welcome.cluster_time_us),
             },
-            Kind::Refused(refused) => Self::Refused { reason: refused.reason, fatal: refused.r#final },
+            Kind::Refused(refused) => Self::Refused {
+                reason: refused.reason,
+                fatal: refused.r#final,
+                raise_above: Incarnation(refused.raise_above).non_zero(),
+            },
             Kind::Permits(permits) => Self::Permits(all(permits.permits)?),
             Kind::Lease(answer) => Self::Lease(answer.try_into()?),
             Kind::Assignments(all) => Self::Assignments(all.try_into()?),

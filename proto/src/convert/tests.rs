@@ -76,6 +76,15 @@ fn report() -> impl Strategy<Value = ReplicaReport> {
             wants_permit: flags[6],
             matched: matched.into_iter().map(|(r, i)| (ReplicaId(r), LogIndex(i))).collect(),
             config_version: ConfigVersion(ids.4),
+            learner: flags[0],
+            change: flags[1].then(|| ChangeReport {
+                task: TaskId(ids.0),
+                phase: ChangePhase::Promote,
+                voters: vec![ReplicaId(ids.0), ReplicaId(ids.1)],
+                outgoing: vec![ReplicaId(ids.1)],
+                learners: vec![ReplicaId(ids.0)],
+                caught_up: flags[2],
+            }),
         }
     })
 }
@@ -95,6 +104,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             supervisor_hash: text.clone(),
             version: text,
             pid: numbers.2,
+            fresh: numbers.2 % 2 == 0,
         },
     )
 }
@@ -172,8 +182,16 @@ fn down() -> impl Strategy<Value = SessionDown> {
             partition: PartitionNo(n.2),
             members: vec![(ReplicaId(r), NodeId(g))],
             config_version: ConfigVersion(n.0),
+            change: (n.2 % 2 == 0).then_some(Change {
+                task: TaskId(g),
+                add: ReplicaId(r),
+                node: NodeId(g),
+                remove: ReplicaId(g),
+                phase: ChangePhase::Cancel,
+            }),
         };
-        Assignments { version: DirectoryVersion(n.0), peers: vec![peer], replicas: vec![one] }
+        let retired = vec![(GroupId(g), ReplicaId(r))];
+        Assignments { version: DirectoryVersion(n.0), peers: vec![peer], replicas: vec![one], retired }
     });
     prop_oneof![
         (1u64.., any::<u64>(), any::<i64>()).prop_map(|(o, l, t)| SessionDown::Welcome {
@@ -181,7 +199,11 @@ fn down() -> impl Strategy<Value = SessionDown> {
             observer_leader: NodeId(l).non_zero(),
             cluster_time: LogTime(t)
         }),
-        ("[a-z ]{0,20}", any::<bool>()).prop_map(|(reason, fatal)| SessionDown::Refused { reason, fatal }),
+        ("[a-z ]{0,20}", any::<bool>(), any::<u64>()).prop_map(|(reason, fatal, above)| SessionDown::Refused {
+            reason,
+            fatal,
+            raise_above: Incarnation(above).non_zero(),
+        }),
         prop::collection::vec(permit(), 0..3).prop_map(SessionDown::Permits),
         answer.prop_map(SessionDown::Lease),
         assignments.prop_map(SessionDown::Assignments),

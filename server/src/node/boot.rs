@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use quorate_consensus::node::stored::{decode_assignment, ASSIGNMENT};
-use quorate_consensus::node::{NodeConfig, NodeCore, NodeEffect, NodeLimits};
+use quorate_consensus::node::{first_members, NodeConfig, NodeCore, NodeEffect, NodeLimits};
 use quorate_consensus::replica::{bootstrap, ObserverLoss};
 use quorate_host::clock::{Clock, SystemClock};
 use quorate_host::data_dir::{DataDir, NodeKind};
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
-use quorate_proto::control::Hello;
+use quorate_proto::control::{Assignment, Hello};
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
@@ -25,6 +25,7 @@ use super::metrics::NodeMetrics;
 use super::shell::Shell;
 use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK};
+use crate::keys::DataKeys;
 use crate::storage::{
     self, Checkpoint, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
 };
@@ -64,8 +65,10 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let lost_groups = lost_groups(&partitions, &recovered).map_err(|e| ServerError::Storage(e.to_string()))?;
     let shorter = shorter(&partitions, &recovered, &lost_groups).map_err(|e| ServerError::Storage(e.to_string()))?;
     let suspect = judge(&config.data_dir, &recovered, shorter, data_dir.same_boot())?;
+    let folders = storage::groups(&partitions).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let fresh = recovered.groups.is_empty() && folders.is_empty();
     let node_config = NodeConfig {
-        hello: hello(config, &data_dir)?,
+        hello: hello(config, &data_dir, fresh)?,
         observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
         timing: config.timing(),
         limits: NodeLimits::default(),
@@ -81,8 +84,9 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let settings = StorageSettings { partitions: partitions.clone(), segment_bytes: config.segment_bytes };
     let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
     let mut effects = Vec::new();
-    for (group, log) in recovered.groups {
-        open_group(&mut core, &mut storage, group, log, clock.as_ref(), &mut effects)?;
+    let keys = DataKeys::default();
+    for found in sort_out(recovered.groups, &keys, &mut storage)? {
+        open_replica(&mut core, &mut storage, found, clock.as_ref(), &mut effects)?;
     }
     let (storage_post, failed_dir) = (post.clone(), config.data_dir.clone());
     let (storage, storage_thread) = storage
@@ -108,6 +112,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         close_within: config.close_within(),
         drain_within: config.drain_within(),
         hosted: BTreeMap::new(),
+        keys: keys.clone(),
         sessions: BTreeMap::new(),
         waiting: HashMap::new(),
         reads: HashMap::new(),
@@ -117,13 +122,14 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         wal_requests: Vec::new(),
         post,
         fatal: None,
+        raise_above: None,
         poisoned: false,
         draining_since: None,
         closing_since: None,
         metrics_due: BootTime::ZERO,
         suspect,
     };
-    let stagings = Stagings::new(partitions, storage);
+    let stagings = Stagings::new(partitions, storage, keys);
     let mut booted = Booted { mailbox, shell, storage_thread, peer_sink, transport_config, stagings, data_dir };
     booted.shell.execute();
     Ok(booted)
@@ -191,7 +197,7 @@ fn shorter(partitions: &Path, recovered: &Recovered, lost: &BTreeSet<GroupId>) -
     Ok(None)
 }
 
-fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError> {
+fn hello(config: &ServerConfig, data_dir: &DataDir, fresh: bool) -> Result<Hello, ServerError> {
     Ok(Hello {
         cluster: config.cluster(),
         node: config.node(),
@@ -205,33 +211,65 @@ fn hello(config: &ServerConfig, data_dir: &DataDir) -> Result<Hello, ServerError
         supervisor_hash: std::env::var(ENV_SUPERVISOR_HASH).unwrap_or_default(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
+        fresh,
     })
 }
 
-/// Brings one group's files in step with its log and hands both to the core. A group that cannot be opened is set
+/// A replica found on disk.
+struct Found {
+    key: GroupId,
+    assignment: Assignment,
+    log: RecoveredGroup,
+}
+
+/// The newest replica of each group; the data of those whose place it takes are left as they are until it is promoted.
+fn sort_out(
+    groups: BTreeMap<GroupId, RecoveredGroup>,
+    keys: &DataKeys,
+    storage: &mut Storage,
+) -> Result<Vec<Found>, ServerError> {
+    let mut newest: BTreeMap<GroupId, Found> = BTreeMap::new();
+    for (key, mut log) in groups {
+        let Some(assignment) = log.kv.remove(ASSIGNMENT) else {
+            tracing::warn!(group = %key, "the log holds a group without assignment; left alone");
+            continue;
+        };
+        let assignment = decode_assignment(assignment).map_err(|e| ServerError::Storage(format!("{key}: {e}")))?;
+        let (group, replica) = (assignment.group, assignment.replica);
+        keys.found(group, replica, key);
+        let found = Found { key, assignment, log };
+        let older = match newest.get(&group) {
+            Some(known) if known.assignment.replica > replica => Some(found),
+            _ => newest.insert(group, found),
+        };
+        if let Some(older) = older {
+            storage.keep(older.key);
+        }
+    }
+    Ok(newest.into_values().collect())
+}
+
+/// Brings one replica's files in step with its log and hands both to the core. One that cannot be opened is set
 /// aside (M3): the others go on, and its files stay for whoever repairs it.
-fn open_group(
+fn open_replica(
     core: &mut NodeCore,
     storage: &mut Storage,
-    group: GroupId,
-    mut log: RecoveredGroup,
+    found: Found,
     clock: &dyn Clock,
     effects: &mut Vec<NodeEffect>,
 ) -> Result<(), ServerError> {
-    let Some(assignment) = log.kv.remove(ASSIGNMENT) else {
-        tracing::warn!(%group, "the log holds a group without assignment; left alone");
-        return Ok(());
-    };
-    let assignment = decode_assignment(assignment).map_err(|e| ServerError::Storage(format!("{group}: {e}")))?;
+    let Found { key, assignment, mut log } = found;
     let checkpoint = log.kv.remove(CHECKPOINT_KEY);
-    let members: Vec<_> = assignment.members.iter().map(|(replica, _)| *replica).collect();
+    let members = first_members(&assignment);
     let restored = log.restored().map(|log| log.unwrap_or_else(|| bootstrap(&members)));
-    match (storage.recover(group, checkpoint), restored) {
+    match (storage.recover(key, checkpoint), restored) {
         (Ok(recovered), Ok(restored)) => {
             core.open(assignment, restored, recovered.map(|r| r.image), clock.now(), effects);
         }
         // A disk that refuses is no damage of one group.
-        (Err(error @ StorageError::Io { .. }), _) => return Err(ServerError::Storage(format!("{group}: {error}"))),
+        (Err(error @ StorageError::Io { .. }), _) => {
+            return Err(ServerError::Storage(format!("{}: {error}", assignment.group)));
+        }
         (Err(damage), _) => core.open_aside(assignment, damage.to_string(), effects),
         (_, Err(quarantine)) => core.open_aside(assignment, quarantine.reason, effects),
     }

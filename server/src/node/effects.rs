@@ -8,7 +8,7 @@ use quorate_consensus::node::effect::Observers;
 use quorate_consensus::node::{NodeEffect, NodeEvent};
 use quorate_host::wal::WalRequest;
 use quorate_proto::control::{Assignment, SessionUp};
-use quorate_proto::ids::{GroupId, NodeId, Ticket};
+use quorate_proto::ids::{GroupId, NodeId, ReplicaId, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::Refusal;
 use quorate_proto::v1::Receipt;
@@ -35,17 +35,19 @@ impl Shell {
 
     fn perform(&mut self, effect: NodeEffect) {
         match effect {
-            NodeEffect::Persist(write) => {
+            NodeEffect::Persist(mut write) => {
                 if write.clear {
                     if let Some(hosted) = self.hosted.get_mut(&write.group) {
                         hosted.retire_after = Some(write.id);
                     }
                 }
+                write.group = self.keys.of(write.group);
                 self.wal_requests.push(WalRequest::Persist(write));
             }
             NodeEffect::WalToken { seq } => self.wal_requests.push(WalRequest::Token { seq }),
             NodeEffect::Canary => self.wal_requests.push(WalRequest::Canary),
             NodeEffect::Fetch { group, from, to, max_bytes } => {
+                let group = self.keys.of(group);
                 self.wal_requests.push(WalRequest::Fetch { group, from, to, max_bytes });
             }
             NodeEffect::Send { node, lane: Lane::Snapshot, envelope } => self.send_snapshot(node, *envelope),
@@ -65,7 +67,7 @@ impl Shell {
                 let Some(hosted) = self.hosted.get_mut(&group) else { return };
                 hosted.view.append(&entries);
                 let waiting = &hosted.view.storage_waiting;
-                self.storage.append(group, entries, waiting);
+                self.storage.append(self.keys.of(group), entries, waiting);
                 let bytes = waiting.load(std::sync::atomic::Ordering::Relaxed);
                 if bytes > BACKLOG_TOLD {
                     hosted.backlog_told = true;
@@ -82,17 +84,24 @@ impl Shell {
                     hosted.view.set_serve_until(until);
                 }
             }
-            NodeEffect::Checkpoint { group, index, term, state } => self.storage.checkpoint(group, index, term, state),
-            NodeEffect::BuildSnapshot { group, to } => self.storage.build_snapshot(group, to),
+            NodeEffect::Checkpoint { group, index, term, state } => {
+                self.storage.checkpoint(self.keys.of(group), index, term, state);
+            }
+            NodeEffect::BuildSnapshot { group, to } => self.storage.build_snapshot(self.keys.of(group), to),
             NodeEffect::InstallSnapshot { group, index, data, .. } => {
                 if let Some(hosted) = self.hosted.get(&group) {
                     hosted.view.forget();
                 }
-                self.storage.install(group, index, data);
+                self.storage.install(self.keys.of(group), index, data);
             }
             NodeEffect::Quarantined { group, reason } => {
                 tracing::error!(%group, %reason, "replica set aside: its data cannot be trusted; its files are kept");
                 self.metrics.quarantined.increment(1);
+            }
+            NodeEffect::Retire { group, replica } => self.retire(group, replica),
+            NodeEffect::RaiseIncarnation(above) => {
+                tracing::warn!(%above, "this node's disk is a new one: raising its incarnation and starting again");
+                self.raise_above = Some(above);
             }
             NodeEffect::Fatal(reason) => {
                 tracing::error!(%reason, "the observers refuse this node for good");
@@ -104,19 +113,34 @@ impl Shell {
 
     fn host(&mut self, assignment: Assignment) {
         let group = assignment.group;
-        if self.hosted.contains_key(&group) {
+        let same = |hosted: &Hosted| hosted.view.assignment.replica == assignment.replica;
+        if self.hosted.get(&group).is_some_and(same) {
             return;
         }
         tracing::info!(
             %group, replica = %assignment.replica, topic = %assignment.topic, partition = %assignment.partition,
             "hosting a replica"
         );
-        self.storage.open(group);
+        let key = self.keys.host(&assignment);
+        self.storage.open(key);
         let metrics = PartitionMetrics::register(&assignment);
-        let view = Arc::new(PartitionView::new(assignment, Arc::clone(&self.budget)));
+        let view = Arc::new(PartitionView::new(assignment, key, Arc::clone(&self.budget)));
         self.views.insert(&view);
         let hosted = Hosted { view, metrics, snapshot: None, retire_after: None, backlog_told: false };
         self.hosted.insert(group, hosted);
+    }
+
+    /// The replica's successor is promoted: its data may go.
+    fn retire(&mut self, group: GroupId, replica: ReplicaId) {
+        if self.hosted.get(&group).is_some_and(|hosted| hosted.view.assignment.replica == replica) {
+            if let Some(hosted) = self.hosted.remove(&group) {
+                self.views.remove(&hosted.view);
+            }
+        }
+        if let Some(key) = self.keys.retire(group, replica) {
+            tracing::info!(%group, %replica, "the replica was replaced: deleting its data");
+            self.storage.remove(key);
+        }
     }
 
     fn answer(&mut self, ticket: Ticket, result: Result<Receipt, Refusal>) {
@@ -190,6 +214,7 @@ impl Shell {
             }
             Note::HandoffFailed(why) => tracing::warn!(%group, why, "planned handoff given up"),
             Note::PermitSeen(epoch) => tracing::debug!(%group, %epoch, "permit seen"),
+            Note::MembershipStep => tracing::info!(%group, "changing the members"),
             Note::Dropped(why) => tracing::debug!(%group, why, "message dropped"),
             Note::ToldStale { by } => tracing::warn!(
                 %group, node = %by,

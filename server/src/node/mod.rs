@@ -65,7 +65,7 @@ async fn run(config: ServerConfig) -> Result<(), ServerError> {
         telemetry::describe(metrics::METRICS);
     }
     let (closing, closed) = watch::channel(false);
-    let boot::Booted { mailbox, mut shell, storage_thread, peer_sink, transport_config, stagings, data_dir } =
+    let boot::Booted { mailbox, mut shell, storage_thread, peer_sink, transport_config, stagings, mut data_dir } =
         boot::boot(&config, closing)?;
     let post = mailbox.post();
     let services = serve::Services {
@@ -91,7 +91,14 @@ async fn run(config: ServerConfig) -> Result<(), ServerError> {
         clients = %config.client_address(), peers = %config.peer_address(), "started"
     );
     turn::run(&mailbox, TICK, &mut shell).await;
-    stop(shell, storage_thread).await
+    let raise_above = shell.raise_above;
+    stop(shell, storage_thread).await?;
+    if let Some(above) = raise_above {
+        let raised = data_dir.raise_above(above);
+        raised.map_err(|e| ServerError::DataDir { path: config.data_dir.clone(), what: e.to_string() })?;
+        return Err(ServerError::NewDisk);
+    }
+    Ok(())
 }
 
 /// The first signal closes in order, the second ends the process at once.

@@ -13,7 +13,7 @@ use quorate_host::clock::Clock;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
-use quorate_proto::ids::{GroupId, NodeId, Offset, PersistId, Term, Ticket};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, Offset, PersistId, Term, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::inlets::ShellEvent;
 use super::metrics::{NodeMetrics, PartitionMetrics};
+use crate::keys::DataKeys;
 use crate::services::{Reply, Request};
 use crate::session::SessionEvent;
 use crate::storage::{Checkpoint, SnapshotFile, StorageHandle, StorageNotice, CHECKPOINT_KEY};
@@ -70,6 +71,7 @@ pub(super) struct Shell {
     pub close_within: Duration,
     pub drain_within: Duration,
     pub hosted: BTreeMap<GroupId, Hosted>,
+    pub keys: DataKeys,
     pub sessions: BTreeMap<NodeId, mpsc::Sender<internal::SessionUp>>,
     pub waiting: HashMap<Ticket, Waiting>,
     pub reads: HashMap<Ticket, ReadReply>,
@@ -81,6 +83,8 @@ pub(super) struct Shell {
     pub post: quorate_host::turn::Post<ShellEvent>,
     /// Why the process must end, beside an order to.
     pub fatal: Option<String>,
+    /// The next incarnation must be greater than this: the process ends so that its supervisor starts it again.
+    pub raise_above: Option<Incarnation>,
     pub poisoned: bool,
     /// Since when leaders are handed over, because the process is to end.
     pub draining_since: Option<BootTime>,
@@ -138,18 +142,20 @@ impl Shell {
 
     fn wal(&mut self, notice: WalNotice) {
         match notice {
-            WalNotice::Persisted { group, id, at } => {
+            WalNotice::Persisted { group: key, id, at } => {
+                let Some(group) = self.keys.group(key) else { return };
                 if let Some(hosted) = self.hosted.get_mut(&group) {
                     if hosted.retire_after.is_some_and(|after| id >= after) {
                         hosted.retire_after = None;
-                        self.storage.retire(group);
+                        self.storage.retire(key);
                     }
                 }
                 self.feed(NodeEvent::Persisted { group, id, at });
             }
             WalNotice::Token { seq, age } => self.feed(NodeEvent::TokenBack { seq, age }),
             WalNotice::Canary { at } => self.feed(NodeEvent::CanaryFlushed { at }),
-            WalNotice::Fetched { group, from, entries } => {
+            WalNotice::Fetched { group: key, from, entries } => {
+                let Some(group) = self.keys.group(key) else { return };
                 self.feed(NodeEvent::EntriesFetched { group, from, entries });
             }
             // The core makes checkpoints by size and by time; the log's own wish adds nothing that those bounds
@@ -160,31 +166,37 @@ impl Shell {
 
     fn storage(&mut self, notice: StorageNotice) {
         match notice {
-            StorageNotice::Checkpointed { group, checkpoint } => {
+            StorageNotice::Checkpointed { group: key, checkpoint } => {
+                let Some(group) = self.keys.group(key) else { return };
                 let (index, puts) = (checkpoint.log_index(), vec![(CHECKPOINT_KEY, checkpoint.to_bytes())]);
                 self.feed(NodeEvent::Checkpointed { group, index, puts });
             }
-            StorageNotice::SnapshotReady { group, to, checkpoint, files } => {
+            StorageNotice::SnapshotReady { group: key, to, checkpoint, files } => {
+                let Some(group) = self.keys.group(key) else { return };
                 let Some(hosted) = self.hosted.get_mut(&group) else { return };
-                // Membership does not change in this version: all members vote.
-                let voters = hosted.view.assignment.members.iter().map(|(replica, _)| replica.get()).collect();
-                let conf_state = ConfState { voters, ..ConfState::default() };
+                // The core knows the members at the checkpoint's index.
+                let conf_state = ConfState::default();
                 let (index, term, data) = (checkpoint.log_index(), Term(checkpoint.term), checkpoint.state.clone());
                 hosted.snapshot = Some((checkpoint, files));
                 self.feed(NodeEvent::SnapshotBuilt { group, to, index, term, conf_state, data });
             }
-            StorageNotice::Installed { group, checkpoint, image } => {
+            StorageNotice::Installed { group: key, checkpoint, image } => {
+                let Some(group) = self.keys.group(key) else { return };
                 let (index, puts) = (checkpoint.log_index(), vec![(CHECKPOINT_KEY, checkpoint.to_bytes())]);
                 tracing::info!(%group, %index, "snapshot installed");
                 self.metrics.snapshots_installed.increment(1);
                 self.feed(NodeEvent::SnapshotInstalled { group, index, image, puts });
             }
-            StorageNotice::Backlog { group, bytes } => {
+            StorageNotice::Backlog { group: key, bytes } => {
+                let Some(group) = self.keys.group(key) else { return };
                 let told = self.hosted.get_mut(&group).map(|hosted| std::mem::take(&mut hosted.backlog_told));
                 if told == Some(true) {
                     self.feed(NodeEvent::StorageBacklog { group, bytes });
                 }
             }
+            // The files are gone: the log may forget the replica too. (The other way round, files without a log would
+            // look like a log that was lost.)
+            StorageNotice::Removed { group: key } => self.wal_requests.push(WalRequest::Forget { group: key }),
             StorageNotice::Failed(error) => {
                 super::inlets::fail(&self.post, &self.data_dir, &error.to_string());
             }
@@ -292,7 +304,7 @@ impl Turn for Shell {
             self.wal.submit(self.wal_requests.drain(..));
         }
         self.transport.flush();
-        if self.fatal.is_some() || self.closed() {
+        if self.fatal.is_some() || self.raise_above.is_some() || self.closed() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

@@ -81,7 +81,7 @@ async fn read<E>(
         Tail::Found(bytes, next) => Ok((seen, Some((bytes, next)))),
         Tail::Empty => Ok((seen, None)),
         Tail::Miss => {
-            let found = shared.storage.read(view.assignment.group, offset, max).await;
+            let found = shared.storage.read(view.key, offset, max).await;
             let found = found.map_err(|error| unreadable(view, offset, seen, &error))?;
             // Everything appended is committed and applied, so records beyond `seen` are no less true; the offset
             // after them is what counts.

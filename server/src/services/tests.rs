@@ -47,8 +47,9 @@ fn node() -> Node {
         partition: PartitionNo(0),
         members: vec![(ReplicaId(1), NodeId(1)), (ReplicaId(2), NodeId(2))],
         config_version: ConfigVersion(1),
+        change: None,
     };
-    let view = Arc::new(PartitionView::new(assignment, TailBudget::new(1 << 20)));
+    let view = Arc::new(PartitionView::new(assignment, GroupId(5), TailBudget::new(1 << 20)));
     let views = Arc::new(Views::default());
     views.insert(&view);
     let clock = Arc::new(ManualClock::new(BootTime(1_000), LogTime(0)));

@@ -232,6 +232,17 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, StorageError> {
     entries.map(|e| e.map(|e| e.path()).map_err(StorageError::io("cannot list", dir))).collect()
 }
 
+/// Deletes all generations of a group.
+pub(super) fn remove_all(partitions: &Path, group: GroupId) -> Result<(), StorageError> {
+    let dir = group_dir(partitions, group);
+    match std::fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StorageError::io("cannot remove", &dir)(error))
+        }
+        _ => file::sync_dir(partitions),
+    }
+}
+
 /// The file of a snapshot's part; `None` for a name that no part has.
 pub(super) fn part_file(part: &str) -> Option<String> {
     let (kind, number) = part.split_once('/')?;

@@ -18,6 +18,7 @@ use super::error::StorageError;
 use super::file;
 use super::files::{generation_dir, group_dir, part_file, SnapshotFile};
 use super::thread::StorageHandle;
+use crate::keys::DataKeys;
 
 /// The part that says what the other parts must be: the sender's [`Checkpoint`] without the machine's state, which
 /// travels in the Raft message.
@@ -46,25 +47,28 @@ pub fn snapshot_parts(checkpoint: &Checkpoint, files: &[SnapshotFile]) -> Result
 pub struct Stagings {
     partitions: PathBuf,
     storage: StorageHandle,
+    keys: DataKeys,
 }
 
 impl Stagings {
-    /// Below `partitions`; what arrived whole is told to `storage`.
+    /// Below `partitions`, under each replica's key; what arrived whole is told to `storage`.
     #[must_use]
-    pub fn new(partitions: PathBuf, storage: StorageHandle) -> Self {
-        Self { partitions, storage }
+    pub fn new(partitions: PathBuf, storage: StorageHandle, keys: DataKeys) -> Self {
+        Self { partitions, storage, keys }
     }
 }
 
 impl SnapshotStaging for Stagings {
     fn begin(&self, from: NodeId, envelope: &Envelope) -> Result<Box<dyn StagedSnapshot>, String> {
         tracing::info!(%from, group = %envelope.group, "receiving a snapshot");
-        let staging = Staging::begin(&self.partitions, envelope.group).map_err(|e| e.to_string())?;
-        Ok(Box::new(Incoming { staging: Some(staging), storage: self.storage.clone() }))
+        let key = self.keys.of(envelope.group);
+        let staging = Staging::begin(&self.partitions, key).map_err(|e| e.to_string())?;
+        Ok(Box::new(Incoming { key, staging: Some(staging), storage: self.storage.clone() }))
     }
 }
 
 struct Incoming {
+    key: GroupId,
     staging: Option<Staging>,
     storage: StorageHandle,
 }
@@ -82,7 +86,7 @@ impl StagedSnapshot for Incoming {
         if checkpoint.index != index {
             return Err(format!("the files are of index {}, the message of {index}", checkpoint.index));
         }
-        self.storage.staged(envelope.group, checkpoint);
+        self.storage.staged(self.key, checkpoint);
         // The files are the storage's now.
         self.staging = None;
         Ok(())

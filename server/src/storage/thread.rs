@@ -77,6 +77,11 @@ pub enum StorageNotice {
         /// Bytes still waiting.
         bytes: u64,
     },
+    /// The files of a group are gone.
+    Removed {
+        /// The group.
+        group: GroupId,
+    },
     /// A write or flush failed (B3), or a file that must be readable is damaged.
     Failed(StorageError),
 }
@@ -89,6 +94,7 @@ enum Command {
     Staged { group: GroupId, checkpoint: Checkpoint },
     Install { group: GroupId, index: LogIndex, state: Bytes },
     Retire { group: GroupId },
+    Remove { group: GroupId },
     Read { group: GroupId, offset: Offset, max: usize, reply: oneshot::Sender<Result<Found, StorageError>> },
     Stop,
 }
@@ -150,6 +156,12 @@ impl Storage {
         self.groups.insert(group, files);
         let image = MachineImage { state: checkpoint.state.clone(), key_runs };
         Ok(Some(Recovered { checkpoint, image }))
+    }
+
+    /// Leaves the files of a group alone: they are those of a replica that another one replaces, kept until it is
+    /// promoted (M1).
+    pub fn keep(&mut self, group: GroupId) {
+        self.aside.insert(group);
     }
 
     /// Starts the thread. `notify` is called on it and must not block.
@@ -251,6 +263,11 @@ impl StorageHandle {
         self.send(Command::Retire { group });
     }
 
+    /// Deletes everything of the group; then `Removed`.
+    pub fn remove(&self, group: GroupId) {
+        self.send(Command::Remove { group });
+    }
+
     /// A snapshot was received whole and flushed: its manifest, which names its generation.
     pub(super) fn staged(&self, group: GroupId, checkpoint: Checkpoint) {
         self.send(Command::Staged { group, checkpoint });
@@ -336,6 +353,13 @@ impl<F: Fn(StorageNotice)> Worker<F> {
             }
             Command::Install { group, index, state } => self.install(group, index, state)?,
             Command::Retire { group } => self.files(group)?.remove_older_generations()?,
+            Command::Remove { group } => {
+                self.storage.groups.remove(&group);
+                self.storage.aside.remove(&group);
+                self.storage.staged.retain(|(staged, _), _| *staged != group);
+                super::files::remove_all(&self.storage.settings.partitions, group)?;
+                (self.notify)(StorageNotice::Removed { group });
+            }
             Command::Staged { group, checkpoint } => {
                 self.storage.staged.insert((group, checkpoint.log_index()), checkpoint);
             }

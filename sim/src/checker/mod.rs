@@ -21,6 +21,7 @@ pub mod order;
 pub mod permits;
 pub mod rights;
 pub mod serving;
+pub mod whole;
 
 use std::fmt;
 

@@ -143,6 +143,25 @@ pub enum Fault {
         /// Drain it.
         drain: bool,
     },
+    /// The host is gone with its disk; another one with an empty disk takes its place (M1).
+    Wipe {
+        /// Whose.
+        target: Target,
+        /// How long nothing runs there.
+        down: Duration,
+    },
+    /// An operator has the node's replica of partition 0 made anew on the same node.
+    Replace {
+        /// Which node.
+        target: Target,
+    },
+    /// The next leader that enters a joint membership is cut off from its followers, or dies, before it has left it.
+    HoldLeave {
+        /// For so long.
+        span: Duration,
+        /// It dies; else it is cut off.
+        crash: bool,
+    },
     /// A copy of the node's disk starts on another host: it registers with the next incarnation, and hangs.
     CopiedDisk {
         /// Whose.

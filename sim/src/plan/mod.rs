@@ -10,8 +10,10 @@ mod drift;
 mod fault;
 mod generic;
 mod handoff;
+mod joint;
 mod observers;
 mod pause;
+mod repair;
 mod tail;
 mod winner;
 
@@ -46,6 +48,10 @@ pub enum Mode {
     Copied,
     /// Leaders are handed over on purpose while the target, the leader, links or observers fail.
     Handoff,
+    /// Disks are lost and replaced, replicas made anew, while more goes wrong.
+    Repair,
+    /// The leave of a joint membership is held.
+    Joint,
     /// Clocks run beyond their bound: what no clock takes part in must hold all the same.
     Drift,
 }
@@ -54,7 +60,7 @@ type Draw = fn(&mut Chance) -> Plan;
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Generic,
         Self::Amnesia,
         Self::Deaf,
@@ -64,6 +70,8 @@ impl Mode {
         Self::Tail,
         Self::Copied,
         Self::Handoff,
+        Self::Repair,
+        Self::Joint,
         Self::Drift,
     ];
 
@@ -79,6 +87,8 @@ impl Mode {
             Self::Tail => ("tail", tail::draw, tail::EXERCISES),
             Self::Copied => ("copied", copied::draw, copied::EXERCISES),
             Self::Handoff => ("handoff", handoff::draw, handoff::EXERCISES),
+            Self::Repair => ("repair", repair::draw, repair::EXERCISES),
+            Self::Joint => ("joint", joint::draw, joint::EXERCISES),
             Self::Drift => ("drift", drift::draw, drift::EXERCISES),
         }
     }

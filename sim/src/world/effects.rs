@@ -52,10 +52,9 @@ impl<P: Policy> World<P> {
             NodeEffect::Answer { ticket, result } => self.publish_answer(id, ticket, result),
             NodeEffect::ReadAnswer { ticket, result } => self.read_answer(id, ticket, result),
             NodeEffect::Peers(_) => {}
-            NodeEffect::Open(assignment) => {
-                self.members.extend(assignment.members.iter().copied());
-                self.node_mut(id).segments.entry(assignment.group).or_default();
-            }
+            NodeEffect::Retire { .. } => self.coverage.count("replicas retired"),
+            NodeEffect::RaiseIncarnation(above) => self.raise_incarnation(id, above),
+            NodeEffect::Open(assignment) => self.opened(id, &assignment),
             NodeEffect::Append { group, entries } => self.append(id, group, entries),
             NodeEffect::View { group, view } => self.view(id, group, view),
             NodeEffect::ServeUntil { group, until } => self.serve_until(id, group, until),
@@ -106,6 +105,10 @@ impl<P: Policy> World<P> {
             }
             Note::Fenced(closed) => self.coverage.count(if *closed { "fence closed" } else { "fence reopened" }),
             Note::Dropped(why) => self.coverage.count(format!("dropped {why}")),
+            Note::MembershipStep => {
+                self.coverage.count("membership steps");
+                self.say(format_args!("node-{} changes the members of {group}", id.0));
+            }
             Note::ToldStale { .. } => self.coverage.count("stale messages answered"),
         }
     }

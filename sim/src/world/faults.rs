@@ -117,6 +117,20 @@ impl<P: Policy> World<P> {
                 world.coverage.count("drains");
                 world.ask_observers(&AdminRequest::Drain { node: id.0.to_string(), draining });
             }),
+            Fault::Wipe { target, down } => self.on_node(target, |world, id| {
+                // With a second disk lost or suspect no majority of logs is left: an operator's affair (B2).
+                let spoilt = |node: &crate::data_node::DataNode<P>| node.suspect || node.disk.fail_next;
+                if !world.lost_members() && !world.nodes.values().any(spoilt) {
+                    world.exit(id, true, down);
+                    world.wipe(id);
+                }
+            }),
+            Fault::Replace { target } => self.on_node(target, |world, id| {
+                world.coverage.count("replicas replaced on purpose");
+                let (topic, partition, node) = (TOPIC.to_owned(), PartitionNo(0), id.0.to_string());
+                world.ask_observers(&AdminRequest::Replace { topic, partition, from: node.clone(), to: node });
+            }),
+            Fault::HoldLeave { span, crash } => self.hold_leave = Some((span, crash)),
             Fault::CopiedDisk { target } => self.on_node(target, Self::copied_disk),
         }
     }
@@ -220,6 +234,7 @@ impl<P: Policy> World<P> {
         self.net.heal_all();
         self.net.weather = Weather::CALM;
         self.stop_candidate = None;
+        self.hold_leave = None;
         for id in NODES {
             let node = self.node_mut(id);
             node.disk.slow = Duration::ZERO;

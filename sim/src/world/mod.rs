@@ -6,6 +6,7 @@ mod disks;
 mod effects;
 mod event;
 mod faults;
+mod members;
 mod node;
 mod notices;
 mod observer;
@@ -93,10 +94,14 @@ pub struct World<P: Policy> {
     pub(crate) reads: BTreeMap<u64, (GroupId, NodeId, Instant)>,
     /// Node of each replica.
     pub(crate) members: BTreeMap<ReplicaId, NodeId>,
+    /// Replica that each node hosts of each group.
+    pub(crate) hosted: BTreeMap<(NodeId, GroupId), ReplicaId>,
     /// Group of each partition, once known.
     pub(crate) groups: Vec<GroupId>,
     /// The next candidate is stopped for so long.
     pub(crate) stop_candidate: Option<Duration>,
+    /// The next leader in a joint membership is cut off or dies.
+    pub(crate) hold_leave: Option<(Duration, bool)>,
     /// Won in the turn under way: looked at when its writes are out.
     pub(crate) elected: Vec<(GroupId, NodeId, Term)>,
     pub(crate) checkers: Checkers,
@@ -107,6 +112,14 @@ pub struct World<P: Policy> {
     pub(crate) fault_began: Option<Instant>,
     pub(crate) client_wake: Instant,
     seed: u64,
+}
+
+/// Patience before a repair is longer than a run: modes that repair have less.
+fn timing_of(mode: Mode) -> Timing {
+    match mode {
+        Mode::Repair | Mode::Joint => Timing { repair_after: Duration::from_millis(1_500), ..Timing::default() },
+        _ => Timing::default(),
+    }
 }
 
 impl<P: Policy> World<P> {
@@ -129,7 +142,7 @@ impl<P: Policy> World<P> {
             now: Instant::default(),
             chance,
             net: Network::new(Weather::CALM),
-            timing: Timing::default(),
+            timing: timing_of(mode),
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
             next_event: 0,
@@ -146,8 +159,10 @@ impl<P: Policy> World<P> {
             read_tickets: BTreeMap::new(),
             reads: BTreeMap::new(),
             members: BTreeMap::new(),
+            hosted: BTreeMap::new(),
             groups: Vec::new(),
             stop_candidate: None,
+            hold_leave: None,
             elected: Vec::new(),
             checkers: Checkers::default(),
             trace: Trace::new(print),

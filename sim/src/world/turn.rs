@@ -109,6 +109,7 @@ impl<P: Policy> World<P> {
         }
         self.execute(id, turn.out);
         self.after_effects();
+        self.hold_leave_if_joint(id);
         self.schedule_node_tick(id);
         self.close_if_asked(id);
     }

@@ -40,6 +40,7 @@ impl<P: Policy> World<P> {
             self.check_partition(group);
         }
         self.check_liveness();
+        self.check_members();
         let result = floor::check(self.now, &self.coverage, PARTITIONS);
         self.check(result);
     }

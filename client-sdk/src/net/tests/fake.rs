@@ -284,6 +284,17 @@ impl directory_server::Directory for Observer {
         Ok(Response::new(v1::ListNodesResponse::default()))
     }
 
+    async fn list_tasks(&self, _: Request<v1::ListTasksRequest>) -> Result<Response<v1::ListTasksResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn describe_task(
+        &self,
+        _: Request<v1::DescribeTaskRequest>,
+    ) -> Result<Response<v1::TaskDescription>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
     async fn list_failovers(
         &self,
         _: Request<v1::ListFailoversRequest>,
@@ -313,6 +324,17 @@ impl admin_server::Admin for Observer {
     }
 
     async fn drain_node(&self, _: Request<v1::DrainNodeRequest>) -> Result<Response<v1::DrainNodeResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn replace_replica(
+        &self,
+        _: Request<v1::ReplaceReplicaRequest>,
+    ) -> Result<Response<v1::TaskDescription>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn cancel_task(&self, _: Request<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
         Err(Status::unimplemented("no test asks for it"))
     }
 

@@ -47,6 +47,7 @@ pub(super) fn assignment(node: u64) -> Assignment {
         partition: PartitionNo(0),
         members: (1..=3).map(|n| (ReplicaId(10 + n), NodeId(n))).collect(),
         config_version: ConfigVersion(1),
+        change: None,
     }
 }
 
@@ -100,6 +101,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
             supervisor_hash: String::new(),
             version: String::new(),
             pid: 0,
+            fresh: false,
         },
         observers: vec![NodeId(101)],
         timing: Timing::default(),
@@ -402,5 +404,10 @@ impl Cluster {
 }
 
 pub(super) fn assignments(node: u64, version: u64) -> Assignments {
-    Assignments { version: DirectoryVersion(version), peers: Vec::new(), replicas: vec![assignment(node)] }
+    Assignments {
+        version: DirectoryVersion(version),
+        peers: Vec::new(),
+        replicas: vec![assignment(node)],
+        retired: Vec::new(),
+    }
 }

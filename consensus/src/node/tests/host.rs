@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use quorate_proto::control::SessionUp;
-use quorate_proto::ids::{GroupId, LogIndex, Term, Ticket};
+use quorate_proto::ids::{GroupId, LogIndex, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
 use quorate_proto::v1::Receipt;
@@ -68,6 +68,7 @@ pub(super) struct Node {
     pub(super) view: View,
     pub(super) opened: Vec<GroupId>,
     pub(super) quarantined: Vec<String>,
+    pub(super) retired: Vec<(GroupId, ReplicaId)>,
     pub(super) notes: Vec<Note>,
     pub(super) fatal: Option<String>,
     pub(super) canaries: usize,
@@ -92,6 +93,7 @@ pub(super) fn node(id: u64, incarnation: u64, limits: &NodeLimits, now: BootTime
         view: View::default(),
         opened: Vec::new(),
         quarantined: Vec::new(),
+        retired: Vec::new(),
         notes: Vec::new(),
         fatal: None,
         canaries: 0,
@@ -110,7 +112,17 @@ impl Node {
             }
             NodeEffect::Answer { ticket, result } => self.answers.push((ticket, result)),
             NodeEffect::ReadAnswer { ticket, result } => self.reads.push((ticket, result)),
-            NodeEffect::Open(assignment) => self.opened.push(assignment.group),
+            NodeEffect::Open(assignment) => {
+                // The data of a replica whose place is taken are not mixed with the new one's.
+                if self.opened.contains(&assignment.group) {
+                    self.stored.remove(&assignment.group);
+                    self.disk.clear();
+                    self.appended.clear();
+                    self.checkpoint = None;
+                }
+                self.opened.push(assignment.group);
+            }
+            NodeEffect::Retire { group, replica } => self.retired.push((group, replica)),
             NodeEffect::Append { entries, .. } => self.appended.extend(entries),
             NodeEffect::View { view, .. } => self.view = view,
             NodeEffect::ServeUntil { until, .. } => self.serve_until = until,

@@ -211,9 +211,9 @@ fn an_assignment_opens_a_replica_once() {
 #[test]
 fn a_refused_identity_is_fatal() {
     let mut cluster = Cluster::led();
-    cluster.down(1, SessionDown::Refused { reason: "busy".into(), fatal: false });
+    cluster.down(1, SessionDown::Refused { reason: "busy".into(), fatal: false, raise_above: None });
     assert_eq!(cluster.nodes[&1].fatal, None);
-    cluster.down(1, SessionDown::Refused { reason: "foreign disk".into(), fatal: true });
+    cluster.down(1, SessionDown::Refused { reason: "foreign disk".into(), fatal: true, raise_above: None });
     assert_eq!(cluster.nodes[&1].fatal.as_deref(), Some("foreign disk"));
 }
 

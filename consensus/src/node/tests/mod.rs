@@ -5,5 +5,6 @@ mod harness;
 mod host;
 mod leases;
 mod life;
+mod members;
 mod publishing;
 mod storage;

@@ -62,6 +62,7 @@ pub fn hello(node: u64, incarnation: u64) -> Hello {
         supervisor_hash: blake3::hash(SECRET.as_bytes()).to_hex().to_string(),
         version: "0.1.0".to_owned(),
         pid: 1,
+        fresh: false,
     }
 }
 
@@ -311,6 +312,9 @@ impl World {
             SessionDown::Assignments(all) => {
                 for one in all.replicas {
                     node.members.insert(one.group, one.members);
+                    if node.reports.get(&one.group).is_some_and(|known| known.replica != one.replica) {
+                        node.reports.remove(&one.group);
+                    }
                     node.reports.entry(one.group).or_insert(ReplicaReport {
                         group: one.group,
                         replica: one.replica,
@@ -318,6 +322,7 @@ impl World {
                         last_term: Term(1),
                         last_index: LogIndex(5),
                         hears_quorum: true,
+                        learner: one.change.is_some_and(|change| change.add == one.replica),
                         ..ReplicaReport::default()
                     });
                 }

@@ -2,6 +2,7 @@
 
 mod handoff;
 mod harness;
+mod repair;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

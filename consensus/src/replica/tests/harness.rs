@@ -163,6 +163,7 @@ impl<P: Policy> Cluster<P> {
             suspect_log: node.suspect,
             observer_loss: loss,
             cache_bytes,
+            first_write: PersistId(1),
         };
         node.machine = node.disk.machine.as_ref().map(|m| decode(m)).unwrap_or_default();
         node.unflushed.clear();

@@ -1,0 +1,163 @@
+//! Lost disks and moved replicas (M1, M2, M4) with real processes, under load: nothing acknowledged is lost, and the new
+//! replica counts like the old one did.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{cluster, quorate, runtime};
+use quorate_chaos::cluster::{Cluster, View};
+use quorate_chaos::load::{OpenLoop, Shape, KEYS};
+use quorate_chaos::reader::{ends, read_back};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < LIMIT, "never seen: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn describe(cluster: &Cluster) -> Value {
+    let done = quorate(cluster, &["partition", "describe", "safe/0", "--output", "json"]);
+    serde_json::from_str(done.text().lines().last().unwrap_or_default()).unwrap_or(Value::Null)
+}
+
+/// Replica id and state on a node.
+fn on(partition: &Value, node: &str) -> Option<(u64, String)> {
+    let found = partition["replicas"].as_array()?.iter().find(|r| r["node"] == node)?.clone();
+    Some((found["replica"].as_u64()?, found["state"].as_str()?.to_owned()))
+}
+
+/// All three members are well and hold everything.
+fn healthy(cluster: &Cluster) -> Option<Value> {
+    let now = describe(cluster);
+    let replicas = now["replicas"].as_array()?;
+    let well = |r: &Value| (r["state"] == "leader" || r["state"] == "follower") && r["lag"].as_u64() < Some(100);
+    (replicas.len() == 3 && !now["leader"].is_null() && replicas.iter().all(well)).then_some(now)
+}
+
+/// A node process and its supervisor are gone, as with their host.
+fn kill_host(cluster: &Cluster, id: u64) {
+    runtime().block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let view = View::new(&client);
+        let supervisor = view.supervisor(id).await.unwrap_or_else(|e| panic!("{e}"));
+        let node = view.pid("server", id).await.unwrap_or_else(|e| panic!("{e}"));
+        supervisor.kill().and_then(|()| node.kill()).unwrap_or_else(|e| panic!("{e}"));
+        until("the processes to be gone", || (!supervisor.alive() && !node.alive()).then_some(()));
+    });
+}
+
+/// A fourth data node, in a fault domain of its own.
+fn add_fourth(cluster: &mut Cluster) {
+    let text = std::fs::read_to_string(cluster.files().config("node-3")).expect("node 3's configuration");
+    let (ports, mut text) = (cluster.ports(), text.replace("node-3", "node-4").replace("node_id = 3", "node_id = 4"));
+    for (third, fourth) in [
+        (ports.node(3), ports.node(4)),
+        (ports.node_peer(3), ports.node_peer(4)),
+        (ports.node_metrics(3), ports.node_metrics(4)),
+    ] {
+        text = text.replace(&third.to_string(), &fourth.to_string());
+    }
+    std::fs::write(cluster.files().config("node-4"), text).expect("writable");
+    cluster.start_alone("server", 4).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Publishes while `act` runs, and counts every record afterwards.
+fn under_load(cluster: &mut Cluster, run: u64, act: impl FnOnce(&mut Cluster)) {
+    let runtime = runtime();
+    let (client, load, from) = runtime.block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let from = ends(&client, "safe").await.unwrap_or_else(|e| panic!("{e}"));
+        let topic = "safe".to_owned();
+        let shape = Shape { topic, run, producers: 1, keys: KEYS, size: 300, idempotency_keys: true };
+        let load = OpenLoop::start(&client, shape, 300.0, None).await.unwrap_or_else(|e| panic!("{e}"));
+        (client, load, from)
+    });
+    act(cluster);
+    let (audit, complaints) = runtime.block_on(async {
+        let progress = load.stop().await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(progress.failures.is_empty(), "no request fails: {:?}", progress.failures);
+        let mut ledger = progress.ledger;
+        let to_end = read_back(&client, "safe", &from, &mut ledger).await.unwrap_or_else(|e| panic!("{e}"));
+        assert!(to_end, "not everything could be read back");
+        ledger.close(to_end)
+    });
+    println!("{audit:?}");
+    assert!(audit.clean() && audit.acknowledged > 0, "{audit:?}\n{complaints:?}");
+}
+
+#[test]
+fn a_wiped_node_repairs_itself_and_replicas_move_to_a_fourth_node() {
+    let mut cluster = cluster();
+    quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
+    let before = until("a healthy partition", || healthy(&cluster));
+    let leader = before["leader"].as_str().expect("led").to_owned();
+    let victim = (1..=3).find(|id| format!("node-{id}") != leader).expect("a follower");
+    let name = format!("node-{victim}");
+    let (old, _) = on(&before, &name).expect("hosted");
+
+    // The host burns down and comes back with an empty disk.
+    under_load(&mut cluster, 1, |cluster| {
+        kill_host(cluster, victim);
+        std::fs::remove_dir_all(cluster.files().data(&name)).expect("removable");
+        cluster.start_alone("server", victim).unwrap_or_else(|e| panic!("{e}"));
+        let task = until("a task that repairs it", || {
+            let list = quorate(cluster, &["task", "list", "--output", "json"]);
+            let list: Value = serde_json::from_str(list.text().lines().last().unwrap_or_default()).ok()?;
+            list["tasks"].as_array()?.iter().find(|t| t["subject"].as_str().is_some_and(|s| s.ends_with("safe/0")))?
+                ["task"]
+                .as_u64()
+        });
+        let done = quorate(cluster, &["task", "wait", &task.to_string(), "--timeout", "90s", "--output", "json"]).ok();
+        assert_eq!(done.json()["reason"], "its disk was replaced");
+    });
+    let after = until("a healthy partition", || healthy(&cluster));
+    let (new, _) = on(&after, &name).expect("hosted again");
+    assert!(new > old, "never again under its old id: {after}");
+
+    // The new replica makes majorities: with another host gone, everything goes on.
+    let other = (1..=3).find(|id| *id != victim && format!("node-{id}") != leader).expect("the third");
+    under_load(&mut cluster, 2, |cluster| {
+        kill_host(cluster, other);
+        let reached = describe(cluster)["high_watermark"].as_u64().unwrap_or_default();
+        until("acknowledgements with the new replica", || {
+            (describe(cluster)["high_watermark"].as_u64()? > reached + 300).then_some(())
+        });
+        cluster.start_alone("server", other).unwrap_or_else(|e| panic!("{e}"));
+        until("a healthy partition", || healthy(cluster));
+    });
+
+    // A move to a fourth node: the leader itself goes, after it has handed over.
+    add_fourth(&mut cluster);
+    until("node 4", || {
+        let list = quorate(&cluster, &["node", "list", "--output", "json"]).json();
+        let up = |n: &Value| n["name"] == "node-4" && n["health"] == "up";
+        list["nodes"].as_array()?.iter().any(up).then_some(())
+    });
+    under_load(&mut cluster, 3, |cluster| {
+        let leader = describe(cluster)["leader"].as_str().expect("led").to_owned();
+        let args = ["replica", "move", "safe/0", "--from", &leader, "--to", "node-4", "--wait", "--timeout", "90s"];
+        let moved = quorate(cluster, &args).ok().text();
+        assert!(moved.contains("done"), "{moved}");
+        let now = until("a healthy partition", || healthy(cluster));
+        assert_eq!(on(&now, &leader), None, "{now}");
+        assert!(on(&now, "node-4").is_some(), "{now}");
+        // What the moved replica had is deleted there.
+        let partitions = cluster.files().data(&leader).join("partitions");
+        let group = now["group_id"].to_string();
+        until("its data to be gone", || (!partitions.join(&group).exists()).then_some(()));
+    });
+
+    // Refusals say why.
+    let refused = quorate(&cluster, &["replica", "move", "safe/0", "--from", "node-9", "--to", "node-4"]);
+    assert_ne!(refused.code(), 0);
+    assert!(refused.stderr.contains("there is no such data node"), "{}", refused.stderr);
+}
