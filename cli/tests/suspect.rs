@@ -118,3 +118,28 @@ fn a_log_that_is_gone() {
         std::fs::remove_dir_all(log.parent().expect("its folder")).expect("removable");
     });
 }
+
+/// Every node met a disk error: no log may vote, but all three are there, and the longest holds everything (full
+/// attendance).
+#[test]
+fn all_logs_suspect_and_all_of_them_there() {
+    let mut cluster = cluster();
+    quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
+    publish(&cluster, 0, 100);
+    cluster.kill_all();
+    for id in 1..=3 {
+        let marker = cluster.files().root.join(format!("node-{id}")).join("SUSPECT");
+        std::fs::write(&marker, "a test's disk error").unwrap_or_else(|e| panic!("{}: {e}", marker.display()));
+    }
+    start(&mut cluster, true, &[1, 2]);
+    until(&cluster, "two nodes are up", |p| {
+        let up = |r: &&Value| r["state"] != "down" && r["state"] != "unknown";
+        p["replicas"].as_array().is_some_and(|all| all.iter().filter(up).count() == 2)
+    });
+    assert!(describe(&cluster)["leader"].is_null(), "two of three suspect logs prove nothing");
+    start(&mut cluster, false, &[3]);
+    until(&cluster, "a leader by full attendance", |p| !p["leader"].is_null() && p["authoritative"] == true);
+    publish(&cluster, 100, 110);
+    let read = quorate(&cluster, &["consume", "safe", "--from", "earliest", "--count", "110", "--timeout", "30s"]).ok();
+    assert_eq!(read.text().lines().count(), 110);
+}

@@ -45,6 +45,8 @@ pub enum Rule {
     CommittedPermit,
     /// P2: a candidate that failed, resigned or hears nobody comes last.
     FailedLast,
+    /// M1: what was hosted on a disk that is gone never comes back under its old replica id.
+    NewIdAfterLoss,
     /// S2: a newer incarnation proves the death of an older one only by the same lock on the same boot.
     DeathProof,
 }

@@ -82,6 +82,8 @@ pub struct DataNode<P: Policy> {
     pub tight: bool,
     /// How often the host lost its power.
     pub boots: u64,
+    /// What logs held that are gone on purpose: term by index, and everything before the first index was compacted.
+    pub former: BTreeMap<GroupId, BTreeMap<u64, u64>>,
     /// How often the disk was replaced by an empty one.
     pub wipes: u64,
     /// Exit by B3 leaves the log suspect (B2).
@@ -105,6 +107,7 @@ impl<P: Policy> DataNode<P> {
             tight: false,
             boots: 0,
             wipes: 0,
+            former: BTreeMap::new(),
             suspect: false,
         }
     }
@@ -164,6 +167,25 @@ impl<P: Policy> DataNode<P> {
             segments.entries.clear();
         }
         core.open(assignment, restored, image, clock, out);
+    }
+
+    /// The log of a group is gone from here on; what was acknowledged by it was acknowledged rightly.
+    pub fn lose(&mut self, group: GroupId) {
+        if let Some(log) = self.disk.group(group) {
+            let held = log.entries.values().map(|entry| (entry.index, entry.term)).collect();
+            self.former.insert(group, held);
+        }
+        self.disk.forget(group);
+        self.segments.remove(&group);
+    }
+
+    /// A log that is gone held this entry.
+    #[must_use]
+    pub fn held(&self, group: GroupId, index: u64, term: u64) -> bool {
+        self.former.get(&group).is_some_and(|held| match held.get(&index) {
+            Some(of) => *of == term,
+            None => held.first_key_value().is_some_and(|(first, _)| *first > index),
+        })
     }
 
     /// The newest durable checkpoint of a group.

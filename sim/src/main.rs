@@ -16,7 +16,8 @@ struct Arguments {
     /// Play this seed alone and print its trace.
     #[arg(long)]
     seed: Option<u64>,
-    /// Mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, drift. All in turn if left out.
+    /// Mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff,
+    /// repair, joint, drift. All in turn if left out.
     #[arg(long)]
     mode: Option<Mode>,
     /// How many seeds.

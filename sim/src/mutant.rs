@@ -61,6 +61,12 @@ pub const MUTANTS: &[Mutant] = &[
         Mode::Tail,
         &[completeness::NAME, durable::NAME, offsets::NAME],
     ),
+    mutant(
+        "wiped replica under its old id (M1)",
+        Rule::NewIdAfterLoss,
+        Mode::Repair,
+        &[completeness::NAME, durable::NAME, offsets::NAME],
+    ),
     mutant("contact at receipt (C1)", Rule::ContactStamp, Mode::Amnesia, TWO),
     mutant("first contact at election (C2)", Rule::FirstContact, Mode::Winner, &[fenced::NAME]),
     mutant("vote acknowledges nobody (V2)", Rule::VoteAcknowledges, Mode::Winner, &[fenced::NAME]),

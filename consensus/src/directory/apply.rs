@@ -192,7 +192,7 @@ impl Directory {
         let replaced = node.registered.disk != hello.disk;
         node.registered = hello;
         self.bump_topology();
-        if replaced {
+        if replaced && P::keeps(Rule::NewIdAfterLoss) {
             self.lose_replicas_on(id);
         }
         if proven {
@@ -328,7 +328,12 @@ impl Directory {
             return Applied::LeaseRefused;
         }
         partition.lease = Some(lease);
-        self.bump();
+        if partition.change.is_some() {
+            // Who leads decides what a node hosts while its replica is being replaced.
+            self.bump_topology();
+        } else {
+            self.bump();
+        }
         Applied::LeaseGranted(lease)
     }
 

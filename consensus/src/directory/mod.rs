@@ -191,7 +191,7 @@ impl Directory {
             incarnation: peer.registered.incarnation,
         };
         let hosted = self.partitions.values().filter_map(|p| {
-            let replica = p.replica_on(node)?;
+            let replica = p.assigned_to(node, &self.nodes)?;
             // An empty disk hosts nothing of what was lost with the old one, and waits for its successor (M1).
             if p.lost.contains(&replica) {
                 return None;

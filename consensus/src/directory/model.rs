@@ -94,6 +94,20 @@ impl Partition {
         self.all().filter(|(_, n)| *n == node).last().map(|(replica, _)| replica)
     }
 
+    /// Replica that a node is to host now. One that leads hands over before another takes its place on its node (M4).
+    #[must_use]
+    pub fn assigned_to(&self, node: NodeId, nodes: &BTreeMap<NodeId, Node>) -> Option<ReplicaId> {
+        let here = self.replica_on(node)?;
+        let leads = self.leader(nodes).map(|(_, lease)| lease.replica);
+        match self.change {
+            Some(change) if change.add == here && leads == Some(change.remove) => {
+                let old = self.replicas.iter().find(|(replica, on)| *replica == change.remove && *on == node);
+                Some(old.map_or(here, |(replica, _)| *replica))
+            }
+            _ => Some(here),
+        }
+    }
+
     /// Replicas of the node whose data may go.
     pub fn retired_on(&self, node: NodeId) -> impl Iterator<Item = (GroupId, ReplicaId)> + '_ {
         self.retired.iter().filter(move |(_, on)| *on == node).map(|(replica, _)| (self.group, *replica))

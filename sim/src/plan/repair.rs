@@ -19,6 +19,16 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
     let mut faults = Vec::new();
     let mut t = chance.between(3_000, 4_000);
     for _ in 0..chance.between(1, 2) {
+        if chance.one_in(300) {
+            // Acknowledged by two, one of which loses its disk while the other is gone: the third must not lead alone.
+            let fall = t + chance.between(300, 2_500);
+            faults.push((at(t), Fault::Isolate { target: Target::SecondFollower, span: MS(fall - t + 300) }));
+            faults.push((at(fall), Fault::Wipe { target: Target::FirstFollower, down: MS(chance.between(50, 500)) }));
+            let down = MS(chance.between(3_000, 5_000));
+            faults.push((at(fall), Fault::Crash { target: Target::Leader, down, notice: chance.one_in(700) }));
+            t = fall + chance.between(6_000, 8_000);
+            continue;
+        }
         let victim = Target::Host(Host::Node(chance.between(1, 3)));
         if chance.one_in(650) {
             faults.push((at(t), Fault::Wipe { target: victim, down: MS(chance.between(100, 2_000)) }));

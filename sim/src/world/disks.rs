@@ -100,6 +100,10 @@ impl<P: Policy> World<P> {
     pub(crate) fn disks_with(&self, group: GroupId, offset: Offset, (index, term): (LogIndex, Term)) -> usize {
         let holds = |id: &NodeId| {
             let node = &self.nodes[id];
+            // Flushed there when it was acknowledged there, on a disk that is gone since.
+            if node.held(group, index.0, term.0) {
+                return true;
+            }
             let Some(log) = node.disk.group(group) else { return false };
             match log.entries.get(&index.0) {
                 Some(entry) => entry.term == term.0,

@@ -21,8 +21,7 @@ impl<P: Policy> World<P> {
         self.hosted.insert((id, group), assignment.replica);
         let node = self.node_mut(id);
         if replaced {
-            node.disk.forget(group);
-            node.segments.remove(&group);
+            node.lose(group);
             self.checkers.logs.restarted(id, group, std::iter::empty());
             self.coverage.count("changes begun");
         }
@@ -32,6 +31,10 @@ impl<P: Policy> World<P> {
     /// The disk is another one, and empty.
     pub(crate) fn wipe(&mut self, id: NodeId) {
         let node = self.node_mut(id);
+        let held: Vec<GroupId> = node.disk.groups().map(|(group, _)| *group).collect();
+        for group in held {
+            node.lose(group);
+        }
         node.disk = crate::disk::Disk::default();
         node.segments.clear();
         node.parcels.clear();

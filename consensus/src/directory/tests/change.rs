@@ -118,3 +118,19 @@ fn changes_survive_a_snapshot() {
     machine.begin(second, 2).expect("fits");
     assert_eq!(Directory::decode(&machine.0.encode()), Ok(machine.0));
 }
+
+#[test]
+fn a_leader_hands_over_before_another_replica_takes_its_place_on_its_node() {
+    let mut machine = Machine::with_topic();
+    let old = machine.replica(2);
+    machine.permit(1, 2);
+    assert!(matches!(machine.lease(2, 3, 1), Applied::LeaseGranted(_)));
+    machine.begin(old, 2).expect("the same node");
+    let hosted = |machine: &Machine| machine.0.assignments_for(NodeId(2)).replicas[0].replica;
+    assert_eq!(hosted(&machine), old, "it leads");
+    let topology = machine.0.topology();
+    machine.permit(2, 3);
+    assert!(matches!(machine.lease(3, 4, 2), Applied::LeaseGranted(_)));
+    assert!(hosted(&machine) > old);
+    assert!(machine.0.topology() > topology, "the node is told");
+}
