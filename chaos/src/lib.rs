@@ -4,6 +4,7 @@
 //! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
 //! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them.
 //! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
+//! - [`slo`]: recorded failovers summed up by cause.
 //! - [`orders`]: seeded rows in the shape of real order events.
 
 pub mod bench;
@@ -19,5 +20,6 @@ pub mod payload;
 pub mod probe;
 pub mod proc;
 pub mod reader;
+pub mod slo;
 
 pub use error::Error;

@@ -77,7 +77,9 @@ pub enum Verb {
     Produce(ProduceArgs),
     /// Read messages
     Consume(ConsumeArgs),
-    /// Show the recorded failovers, phase by phase
+    /// Why is a partition not served, what happens next, what must I do?
+    Why(WhyArgs),
+    /// How long failovers took, by cause, and how many were false; the newest phase by phase
     Slo(SloArgs),
     /// Measure a cluster; every record is audited
     #[command(subcommand)]
@@ -313,10 +315,25 @@ pub struct ConsumeArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "Any observer answers, also without a majority of them. Exit code 10 if something asked about is not\nserved.\n\nExamples:\n  quorate why orders/0\n  quorate why orders\n  quorate why"
+)]
+pub struct WhyArgs {
+    /// Topic and number, as in orders/0; a topic; or nothing: the whole cluster
+    pub partition: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(
+    after_help = "A failover is false if the observers gave a leader up by silence alone, or withdrew the\npermit, and the same process was heard again: an upper bound, because a process that stood\nstill for two seconds looks the same. Planned handoffs are not failovers.\n\nExample:\n  quorate slo --since 24h --limit 3"
+)]
 pub struct SloArgs {
-    /// Newest failovers shown
+    /// Newest failovers shown phase by phase
     #[arg(long, default_value_t = 10)]
     pub limit: u32,
+    /// Count only the last 10m, 24h, 7d … [default: all on record, the newest 1 000]
+    #[arg(long, value_parser = parse_span)]
+    pub since: Option<Duration>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -66,6 +66,18 @@ impl Fail {
         Self { reason: Reason::Deadline.as_str_name(), retryable: true, ..Self::error(message) }
     }
 
+    /// It failed for this reason.
+    pub fn is(&self, reason: Reason) -> bool {
+        self.reason == reason.as_str_name()
+    }
+
+    /// With one more line for the reader.
+    pub fn with(mut self, line: &str) -> Self {
+        self.message.push('\n');
+        self.message.push_str(line);
+        self
+    }
+
     /// Prints it and gives the exit code.
     pub fn report(self, output: &Output) -> ExitCode {
         if output.json {

@@ -18,6 +18,7 @@ mod slo;
 mod span;
 mod task;
 mod topic;
+mod why;
 
 use std::process::ExitCode;
 
@@ -57,6 +58,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
         Verb::Task(task) => client_side(task::run(task, &global, output)),
         Verb::Produce(produce) => client_side(produce::run(produce, &global, output)),
         Verb::Consume(consume) => client_side(consume::run(consume, &global, output)),
+        Verb::Why(why) => client_side(why::run(why, &global, output)),
         Verb::Slo(slo) => client_side(slo::run(slo, &global, output)),
         Verb::Bench(bench) => client_side(bench::run(bench, &global, output)),
     }

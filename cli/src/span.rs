@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// `500ms`, `10s`, `2m`, `1h`; a bare number means seconds.
+/// `500ms`, `10s`, `2m`, `1h`, `7d`; a bare number means seconds.
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -12,7 +12,8 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
         "" | "s" => number,
         "m" | "min" => number * 60.0,
         "h" => number * 3_600.0,
-        _ => return Err(format!("`{text}`: the unit is ms, s, m or h")),
+        "d" => number * 86_400.0,
+        _ => return Err(format!("`{text}`: the unit is ms, s, m, h or d")),
     };
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is out of range"))
 }

@@ -4,9 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{cluster, pipe, quorate, runtime, sample, scrape};
-use quorate_chaos::cluster::{Cluster, View};
-use quorate_chaos::proc::{ProcessId, Signal};
+use common::{cluster, pipe, quorate, sample, scrape, take_away};
+use quorate_chaos::cluster::Cluster;
+use quorate_chaos::proc::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -49,21 +49,6 @@ fn replica(partition: &Value, id: u64) -> &Value {
     replicas.iter().find(|r| r["node_id"] == id).unwrap_or(&Value::Null)
 }
 
-/// Kills both processes of a data node; `quorate dev`, which would start them again, is stopped meanwhile.
-fn take_away(cluster: &Cluster, id: u64) -> ProcessId {
-    let (supervisor, node) = runtime().block_on(async {
-        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
-        let view = View::new(&client);
-        let supervisor = view.supervisor(id).await.unwrap_or_else(|e| panic!("{e}"));
-        (supervisor, view.pid("server", id).await.unwrap_or_else(|e| panic!("{e}")))
-    });
-    cluster.dev_pid().expect("runs").signal(Signal::STOP).expect("our child");
-    // The supervisor first: it must not see its child die, and start another one.
-    supervisor.kill().expect("it runs");
-    node.kill().expect("it runs");
-    node
-}
-
 /// A target is refused for 30 s after its last fault (H1): the refusal says so, and passes.
 fn hand_over(cluster: &Cluster, to: &str) {
     let started = Instant::now();
@@ -88,7 +73,7 @@ fn a_node_that_missed_more_than_the_log_holds_catches_up_by_snapshot_and_leads_w
     let led = until(&cluster, "a leader", |p| !p["leader"].is_null() && p["authoritative"] == true);
     let away = (1..=3).find(|id| replica(&led, *id)["state"] == "follower").expect("two follow");
     let name = format!("node-{away}");
-    take_away(&cluster, away);
+    take_away(&cluster, &[away]);
     publish(&cluster, BEFORE, BEFORE + MISSED);
     let behind = until(&cluster, "the node is missed", |p| replica(p, away)["state"] == "down");
     assert!(!behind["leader"].is_null(), "two replicas go on: {behind}");

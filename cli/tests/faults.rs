@@ -43,6 +43,14 @@ fn a_killed_leader_process_costs_half_a_second_and_its_phases_add_up_to_the_gap(
     assert!(sorted[1] <= 20.0, "phases {:?} against gaps {:?}", figures.phases_sum_ms, figures.gap_ms.all);
     let text = quorate(&cluster, &["slo"]).ok().text();
     assert!(text.contains("noop committed"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let slo = quorate(&cluster, &["slo", "--output", "json"]).ok().json();
+    let causes = slo["summary"]["causes"].as_array().cloned().unwrap_or_default();
+    let killed = causes.iter().find(|cause| cause["cause"] == "exit_notice").unwrap_or_else(|| panic!("{slo}"));
+    assert!(killed["count"].as_u64() >= Some(3), "{slo}");
+    let spread = &killed["total_ms"];
+    assert!(spread["p50"].as_f64() <= spread["max"].as_f64() && spread["p99"] == spread["max"], "{slo}");
+    assert_eq!(slo["summary"]["false_failovers"], 0, "a dead process is no guess: {slo}");
 }
 
 #[test]

@@ -36,7 +36,10 @@ const NODE: &[Wanted] = &[
     // failover phases
     ("quorate_failover_phase_seconds", "histogram", "seconds"),
     ("quorate_elections_total", "counter", ""),
+    // what the runbooks alarm on
     ("quorate_snapshots_installed_total", "counter", ""),
+    ("quorate_ageing_stopped", "gauge", ""),
+    ("quorate_disk_ok", "gauge", ""),
 ];
 
 const OBSERVER: &[Wanted] = &[

@@ -25,3 +25,4 @@ pub mod partition;
 pub mod policy;
 pub mod replica;
 pub mod timing;
+pub mod why;

@@ -76,3 +76,25 @@ impl fmt::Display for LogTime {
         write!(f, "{} µs", self.0)
     }
 }
+/// A duration as people say it: `240 ms`, `3.2 s`, `45 s`, `12 min`, `3.5 h`, `2.0 d`.
+///
+/// ```
+/// # use quorate_proto::time::spoken;
+/// # use std::time::Duration;
+/// assert_eq!(spoken(Duration::from_millis(240)), "240 ms");
+/// assert_eq!(spoken(Duration::from_millis(3_240)), "3.2 s");
+/// assert_eq!(spoken(Duration::from_secs(45)), "45 s");
+/// assert_eq!(spoken(Duration::from_secs(12_600)), "3.5 h");
+/// ```
+#[must_use]
+pub fn spoken(span: Duration) -> String {
+    let seconds = span.as_secs_f64();
+    match span.as_secs() {
+        0 => format!("{} ms", span.as_millis()),
+        1..10 => format!("{seconds:.1} s"),
+        10..120 => format!("{} s", span.as_secs()),
+        120..7_200 => format!("{} min", span.as_secs() / 60),
+        7_200..172_800 => format!("{:.1} h", seconds / 3_600.0),
+        _ => format!("{:.1} d", seconds / 86_400.0),
+    }
+}

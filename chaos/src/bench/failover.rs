@@ -207,7 +207,8 @@ async fn wait_for_gap(run: &Run, fault_at: Duration) -> Result<Duration, Error> 
 async fn newest_failover(bench: &Bench, group: u64) -> Result<Option<Failover>, Error> {
     let all =
         bench.client.admin().list_failovers(50).await.map_err(|refusal| Error::new(format!("failovers: {refusal}")))?;
-    Ok(all.into_iter().rev().find(|failover| failover.group_id == group))
+    let all = all.failovers.into_iter().rev();
+    Ok(all.into_iter().find(|failover| failover.group_id == group && !failover.withdrawn))
 }
 
 /// The record of this failover; it is written after the first acknowledgement.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 
-use quorate_chaos::cluster::Cluster;
+use quorate_chaos::cluster::{Cluster, View};
+use quorate_chaos::proc::Signal;
 use serde_json::Value;
 
 /// The binary under test.
@@ -142,4 +143,24 @@ pub fn sample(page: &str, name: &str) -> Option<f64> {
         }
     }
     sum
+}
+
+/// Kills both processes of each of these data nodes; `quorate dev`, which would start them again, is stopped until it
+/// gets SIGCONT.
+pub fn take_away(cluster: &Cluster, nodes: &[u64]) {
+    let victims = runtime().block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let view = View::new(&client);
+        let mut victims = Vec::new();
+        for id in nodes {
+            // The supervisor first: it must not see its child die, and start another one.
+            victims.push(view.supervisor(*id).await.unwrap_or_else(|e| panic!("{e}")));
+            victims.push(view.pid("server", *id).await.unwrap_or_else(|e| panic!("{e}")));
+        }
+        victims
+    });
+    cluster.dev_pid().expect("runs").signal(Signal::STOP).expect("our child");
+    for victim in victims {
+        victim.kill().expect("it runs");
+    }
 }

@@ -215,15 +215,33 @@ impl Admin {
         self.call(|channel| async move { directory(channel).list_nodes(v1::ListNodesRequest {}).await }).await
     }
 
+    /// What a partition is doing, in words; without a number all partitions of the topic that are not simply served, with
+    /// neither those of the cluster. Any observer answers, also without a majority of them; `authoritative` says whether
+    /// it was the one that leads.
+    ///
+    /// # Errors
+    /// As [`Self::describe_topic`].
+    pub async fn explain(
+        &self,
+        topic: Option<&str>,
+        partition: Option<PartitionNo>,
+    ) -> Result<v1::ExplainResponse, Refusal> {
+        let topic = topic.map(full_name).transpose()?.unwrap_or_default();
+        let request = v1::ExplainRequest { topic, partition: partition.map(PartitionNo::get) };
+        self.call(|channel| {
+            let request = request.clone();
+            async move { directory(channel).explain(request).await }
+        })
+        .await
+    }
+
     /// The newest failovers with their phases, newest last.
     ///
     /// # Errors
     /// As [`Self::create_topic`].
-    pub async fn list_failovers(&self, limit: u32) -> Result<Vec<v1::Failover>, Refusal> {
-        let answer = self
-            .call(|channel| async move { directory(channel).list_failovers(v1::ListFailoversRequest { limit }).await })
-            .await?;
-        Ok(answer.failovers)
+    pub async fn list_failovers(&self, limit: u32) -> Result<v1::ListFailoversResponse, Refusal> {
+        self.call(|channel| async move { directory(channel).list_failovers(v1::ListFailoversRequest { limit }).await })
+            .await
     }
 
     /// Asks the observers in turn, the leader first, until one answers or time runs out.

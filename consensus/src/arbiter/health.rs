@@ -17,8 +17,10 @@ use crate::timing::Timing;
 pub enum Cause {
     /// The leader's process is dead, by its supervisor or by its own successor (S2).
     ExitNotice,
-    /// Its node, or it itself, was silent.
+    /// Its node was silent: a majority of the observers missed three heartbeats.
     Silence,
+    /// A majority of its replicas have not heard it for longer than F, whatever the observers hear.
+    Unheard,
     /// It reports its fence closed for lack of contact.
     FenceLost,
     /// Its lease ran out at the observers.
@@ -38,6 +40,7 @@ impl fmt::Display for Cause {
         f.write_str(match self {
             Self::ExitNotice => "exit_notice",
             Self::Silence => "silence",
+            Self::Unheard => "unheard",
             Self::FenceLost => "fence_lost",
             Self::LeaseLapsed => "lease_lapsed",
             Self::Disk => "disk",
@@ -178,7 +181,7 @@ fn fault(scene: &Scene<'_>, partition: &Partition, leader: Leader, elected_at: B
             .is_some_and(|s| s.report.leader_silent && s.report.leader == Some(leader.replica))
     });
     if silent.count() >= partition.majority() {
-        return Some((Cause::Silence, now - timing.fence));
+        return Some((Cause::Unheard, now - timing.fence));
     }
     let leased = partition.lease.is_some_and(|l| l.replica == leader.replica && l.term == leader.term);
     if leased && leases.lapsed(partition.group, now) {

@@ -88,6 +88,8 @@ struct LastPermit {
 #[derive(Clone, Debug, Default)]
 pub struct Arbiter {
     work: BTreeMap<GroupId, Work>,
+    /// Partitions whose leader was given up, with a permit, and goes on in the same term.
+    withdrawn: BTreeSet<GroupId>,
 }
 
 impl Arbiter {
@@ -159,7 +161,10 @@ impl Arbiter {
         let health = work.assess(scene, partition);
         let now = scene.now;
         match health {
-            Health::Led(_) => {
+            Health::Led(leader) => {
+                if work.last.is_some() && work.suspicion.is_some_and(|s| s.was == Some(leader)) {
+                    self.withdrawn.insert(partition.group);
+                }
                 work.suspicion = None;
                 work.last = None;
                 work.level = 0;
@@ -247,6 +252,23 @@ impl Arbiter {
     #[must_use]
     pub fn suspicion(&self, group: GroupId) -> Option<Suspicion> {
         self.work.get(&group).and_then(|w| w.suspicion)
+    }
+
+    /// Partitions for which a permit was issued although their leader goes on; each is told once.
+    pub fn take_withdrawn(&mut self) -> BTreeSet<GroupId> {
+        std::mem::take(&mut self.withdrawn)
+    }
+
+    /// Since when this observer has seen the reported leader in its term.
+    #[must_use]
+    pub fn leader_seen(&self, group: GroupId) -> Option<(Term, BootTime)> {
+        self.work.get(&group).and_then(|w| w.leader_seen).map(|(_, term, at)| (term, at))
+    }
+
+    /// When the newest permit was applied by this observer as leader.
+    #[must_use]
+    pub fn permitted_at(&self, group: GroupId) -> Option<BootTime> {
+        self.work.get(&group).and_then(|w| w.issued)
     }
 
     /// Forgets partitions that are gone.

@@ -168,7 +168,7 @@ fn each_cause_of_suspicion_counts_by_itself() {
         r.leader = Some(leader);
         r.leader_silent = true;
     });
-    assert_eq!(stage.cause(), Some(Cause::Silence));
+    assert_eq!(stage.cause(), Some(Cause::Unheard));
     stage.leads(2);
     let stalled = Heartbeat { disk_ok: true, wal_age: MS(1_001), partial: true, ..Heartbeat::default() };
     stage.view.heartbeat(NodeId(2), stalled, stage.now);

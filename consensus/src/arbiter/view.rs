@@ -80,6 +80,8 @@ pub struct ClusterView {
     served: BTreeMap<GroupId, BootTime>,
     /// When each node was last seen at fault: silent, dead, its disk failing or slow (H1). A clean start is no fault.
     faults: BTreeMap<NodeId, BootTime>,
+    /// How each node's newest death is known, for people. Of deaths that this observer applied itself.
+    deaths: BTreeMap<NodeId, (Incarnation, String)>,
 }
 
 impl ClusterView {
@@ -96,6 +98,7 @@ impl ClusterView {
             tables: BTreeMap::new(),
             served: BTreeMap::new(),
             faults: BTreeMap::new(),
+            deaths: BTreeMap::new(),
         }
     }
 
@@ -166,6 +169,17 @@ impl ClusterView {
         self.faults.insert(node, now);
     }
 
+    /// A death is in the log.
+    pub fn died(&mut self, node: NodeId, incarnation: Incarnation, how: &str) {
+        self.deaths.insert(node, (incarnation, how.to_owned()));
+    }
+
+    /// How the death of this incarnation is known: `exit notice, status 74`; empty if this observer did not see it logged.
+    #[must_use]
+    pub fn how_died(&self, node: NodeId, incarnation: Incarnation) -> &str {
+        self.deaths.get(&node).filter(|(dead, _)| *dead == incarnation).map_or("", |(_, how)| how)
+    }
+
     /// How long ago the node was last seen at fault; `None` = never, as far as this observer knows.
     #[must_use]
     pub fn since_fault(&self, node: NodeId, now: BootTime) -> Option<Duration> {
@@ -225,11 +239,16 @@ impl ClusterView {
         mine + others.count() > self.observers / 2
     }
 
-    /// Last sign of life of a node that any observer had, or when its session here broke: where a failover begins.
+    /// Where a failover begins: when the node's session here broke, or its last heartbeat. A process that ends breaks its
+    /// session at once. A host that falls silent is found out by the keep-alive, a second and more after its last sign:
+    /// then the break says nothing about when it stopped.
     #[must_use]
     pub fn last_sign(&self, node: NodeId, now: BootTime) -> BootTime {
-        let own = self.nodes.get(&node).map_or(self.started, |v| v.broken.unwrap_or(v.heard));
-        own.min(now)
+        let sign = self.nodes.get(&node).map_or(self.started, |view| {
+            let at_once = |broken: &BootTime| broken.since(view.heard) <= self.suspicion / 2;
+            view.broken.filter(at_once).unwrap_or(view.heard)
+        });
+        sign.min(now)
     }
 
     /// When a partition was last known to be served: a leader reports the end of its serving at once.

@@ -386,7 +386,9 @@ impl Directory {
     }
 
     fn record_failover(&mut self, mut failover: Failover) -> Applied {
-        let known = |f: &&Failover| f.group_id == failover.group_id && f.new_term == failover.new_term;
+        // A leader is elected once; it may be suspected in vain more than once.
+        let key = |f: &Failover| (f.group_id, f.new_term, f.withdrawn, if f.withdrawn { f.at_us } else { 0 });
+        let known = |f: &&Failover| key(f) == key(&failover);
         if self.failovers.iter().rev().any(|f| known(&f)) {
             return Applied::Unchanged;
         }

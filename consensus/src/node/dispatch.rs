@@ -405,6 +405,7 @@ impl<P: Policy> NodeCore<P> {
 fn set_aside_status(assignment: &Assignment, report: quorate_proto::control::ReplicaReport) -> PartitionStatus {
     debug_assert_eq!(report.role, Role::Quarantined);
     PartitionStatus {
+        ageing_stopped: false,
         assignment: assignment.clone(),
         report,
         serve_until: BootTime::ZERO,

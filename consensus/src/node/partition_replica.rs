@@ -359,6 +359,7 @@ impl<P: Policy> PartitionReplica<P> {
     /// As metrics see it.
     pub(super) fn status(&self, now: BootTime) -> PartitionStatus {
         PartitionStatus {
+            ageing_stopped: self.machine.ageing_stopped(),
             assignment: self.assignment.clone(),
             report: self.report(now),
             serve_until: self.replica.serve_until(),

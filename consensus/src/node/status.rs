@@ -25,6 +25,8 @@ pub struct PartitionStatus {
     pub unchecked_bytes: u64,
     /// Index of the last checkpoint.
     pub checkpoint: LogIndex,
+    /// Cluster time leapt: nothing is deleted and no key expires (W5).
+    pub ageing_stopped: bool,
 }
 
 /// Counters of the whole node since its start.

@@ -60,14 +60,11 @@ impl<P: Policy> ObserverCore<P> {
             CommandKind::Death(death) => Some((death.node, death.incarnation)),
             _ => None,
         };
-        let unclean = match &command.kind {
-            CommandKind::Death(death) | CommandKind::IssuePermits { death: Some(death), .. } => {
-                (!death.clean()).then_some(death.node)
+        if let CommandKind::Death(death) | CommandKind::IssuePermits { death: Some(death), .. } = &command.kind {
+            self.view.died(death.node, death.incarnation, &death.how);
+            if !death.clean() {
+                self.view.fault(death.node, now);
             }
-            _ => None,
-        };
-        if let Some(node) = unclean {
-            self.view.fault(node, now);
         }
         let Outcome { result, .. } = self.directory.apply_as::<P>(at.0, at.1, command);
         // A pending entry of another term lost its place to this one.
@@ -115,7 +112,7 @@ impl<P: Policy> ObserverCore<P> {
                     self.move_permitted(now, permit);
                     let suspicion = self.arbiter.issued(permit, &self.cfg.timing, now);
                     if let Some(suspicion) = suspicion {
-                        self.failovers.permit(permit, suspicion, now);
+                        self.failovers.permit(permit, suspicion, &self.directory, now);
                     }
                 }
                 self.push_permits(&issued, out);
@@ -154,7 +151,7 @@ impl<P: Policy> ObserverCore<P> {
         for group in self.groups_on(node) {
             let suspicion = self.arbiter.suspicion(group).filter(|s| s.was.is_some_and(|was| was.node == node));
             if let Some(suspicion) = suspicion {
-                self.failovers.death(group, suspicion, now);
+                self.failovers.death(group, suspicion, &self.directory, now);
             }
         }
     }

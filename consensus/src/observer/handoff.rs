@@ -59,6 +59,11 @@ impl Moves {
         })
     }
 
+    /// The handoff under way: from whom, to which node, since when.
+    pub(super) fn running(&self, group: GroupId) -> Option<(Leader, NodeId, BootTime)> {
+        self.running.get(&group).map(|moving| (moving.from, moving.to, moving.since))
+    }
+
     fn paused(&self, group: GroupId, now: BootTime) -> bool {
         self.failed.get(&group).is_some_and(|(times, at)| {
             let pause = PAUSE.0 * 2_u32.saturating_pow(times.saturating_sub(1).min(8));
@@ -221,7 +226,7 @@ impl<P: Policy> ObserverCore<P> {
         let moving = self.moves.running.get(&permit.group).filter(|m| m.epoch == permit.epoch);
         if let Some(moving) = moving.filter(|_| permit.planned.is_some()) {
             let suspicion = Suspicion { cause: Cause::Handoff, was: Some(moving.from), since: now, found: now };
-            self.failovers.permit(permit, suspicion, now);
+            self.failovers.permit(permit, suspicion, &self.directory, now);
         }
     }
 

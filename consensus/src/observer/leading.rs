@@ -11,7 +11,7 @@ use quorate_proto::v1::Reason;
 
 use super::core::{ObserverCore, Out};
 use super::event::AdminRequest;
-use super::failover::Failovers;
+use super::failover::{Failovers, Recorder};
 use super::handoff::Moves;
 use super::pending::Pending;
 use super::repair::Repairs;
@@ -197,7 +197,11 @@ impl<P: Policy> ObserverCore<P> {
         if !self.leading {
             return;
         }
-        for failover in self.failovers.finished(&self.directory, self.clock.read(now), now) {
+        for group in self.arbiter.take_withdrawn() {
+            self.failovers.withdraw(group, now);
+        }
+        let (directory, view, time) = (&self.directory, &self.view, self.clock.read(now));
+        for failover in self.failovers.finished(&Recorder { directory, view, time, now }) {
             self.propose(now, CommandKind::Failover(Box::new(failover)), Pending::Plain, out);
         }
     }

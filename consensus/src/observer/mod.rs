@@ -18,6 +18,7 @@ mod leases;
 mod pending;
 mod repair;
 mod session;
+mod why;
 
 pub use self::config::{observer_of, replica_of, ObserverConfig, StartError, SNAPSHOT_ENTRIES};
 pub use self::core::ObserverCore;

@@ -29,6 +29,12 @@ pub(super) const METRICS: &[Metric] = &[
     metric("quorate_permits_pushed_total", C, Unit::Count, "Permits handed to data nodes"),
     metric("quorate_failovers_total", C, Unit::Count, "Failovers recorded, by cause"),
     metric(
+        "quorate_suspicions_withdrawn_total",
+        C,
+        Unit::Count,
+        "Leaders that were given up, with a permit, and went on all the same, by cause",
+    ),
+    metric(
         "quorate_failover_seconds",
         H,
         Unit::Seconds,
@@ -79,6 +85,10 @@ impl Metrics {
     }
 
     pub(super) fn failover(&self, failover: &Failover) {
+        if failover.withdrawn {
+            counter!("quorate_suspicions_withdrawn_total", "cause" => failover.cause.clone()).increment(1);
+            return;
+        }
         counter!("quorate_failovers_total", "cause" => failover.cause.clone()).increment(1);
         let mut total = 0.0;
         for phase in &failover.phases {

@@ -47,6 +47,14 @@ impl Story {
             let phases: Vec<String> =
                 failover.phases.iter().map(|p| format!("{} {:.1}", p.name, millis(p.duration_us))).collect();
             let total: u64 = failover.phases.iter().map(|p| p.duration_us).sum();
+            if failover.withdrawn {
+                tracing::warn!(
+                    id = failover.id, partition = format!("{}/{}", failover.topic, failover.partition),
+                    cause = %failover.cause, leader = failover.old_leader_node,
+                    "false alarm: the leader was given up, and goes on"
+                );
+                continue;
+            }
             tracing::info!(
                 id = failover.id, partition = format!("{}/{}", failover.topic, failover.partition),
                 cause = %failover.cause, from = failover.old_leader_node, to = failover.new_leader_node,

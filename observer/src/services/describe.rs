@@ -229,6 +229,22 @@ fn data_node(core: &ObserverCore, id: NodeId, node: &Node, now: BootTime) -> v1:
     }
 }
 
+/// The newest failovers, and since when every one is on record.
+#[must_use]
+pub fn failovers(core: &ObserverCore, limit: usize, now: BootTime) -> v1::ListFailoversResponse {
+    let directory = core.directory();
+    let all = directory.failovers();
+    // As long as none was dropped, there was none before the first of them: since the first topic was made.
+    let dropped = all.front().is_some_and(|oldest| oldest.id > 1);
+    let first_topic = directory.topics().map(|topic| topic.created.0).min();
+    let since = if dropped { all.front().map(|oldest| oldest.at_us) } else { first_topic };
+    v1::ListFailoversResponse {
+        failovers: all.iter().skip(all.len().saturating_sub(limit)).cloned().collect(),
+        recorded_since_us: since.unwrap_or_default(),
+        as_of_us: core.cluster_time(now).0,
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {

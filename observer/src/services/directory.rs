@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use quorate_consensus::directory::PARTITIONS_MAX;
 use quorate_consensus::observer::event::AdminRequest;
+use quorate_consensus::observer::ObserverCore;
 use quorate_proto::ids::{ClusterId, OperationId, PartitionNo, TaskId, TopicId};
 use quorate_proto::names::TopicName;
 use quorate_proto::refusal::{Reason, Refusal};
@@ -16,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request as Call, Response, Status};
 
-use super::{describe, tasks, Loop, Request, MESSAGE_MAX};
+use super::{describe, explain, tasks, Loop, Request, MESSAGE_MAX};
 use crate::routes::PROTOCOL_VERSION;
 
 /// Failovers listed when the caller names no limit.
@@ -109,14 +110,21 @@ impl DirectoryService {
     }
 
     async fn partition(&self, name: String, number: PartitionNo) -> Result<v1::PartitionDescription, Refusal> {
-        let missing = Refusal::new(
-            Reason::UnknownTopic,
-            "there is no such topic or partition",
-            format!("{name}/{}", number.get()),
-            "check it with `quorate topic describe`",
-        );
+        let missing = unknown_partition(&name, number);
         let found = self.core.look(move |core, _, now| describe::partition_of(core, &name, number, now)).await?;
         found.ok_or(missing)
+    }
+
+    async fn explain(&self, request: v1::ExplainRequest) -> Result<v1::ExplainResponse, Refusal> {
+        let topic = if request.topic.is_empty() { None } else { Some(full_name(&request.topic)?) };
+        let number = request.partition.map(PartitionNo);
+        let named = topic.clone().unwrap_or_default();
+        let unknown = match number {
+            Some(number) => unknown_partition(&named, number),
+            None => unknown_topic(&named),
+        };
+        let look = move |core: &ObserverCore, now| explain::explain(core, topic.as_deref(), number, now);
+        self.core.look(move |core, _, now| look(core, now)).await?.ok_or(unknown)
     }
 
     async fn handoff(&self, request: v1::HandoffRequest) -> Result<v1::HandoffResponse, Refusal> {
@@ -177,6 +185,11 @@ fn unknown_topic(name: &str) -> Refusal {
     Refusal::new(Reason::UnknownTopic, "there is no such topic", format!("topic {name}"), action)
 }
 
+fn unknown_partition(topic: &str, number: PartitionNo) -> Refusal {
+    let (what, action) = ("there is no such topic or partition", "check it with `quorate topic describe`");
+    Refusal::new(Reason::UnknownTopic, what, format!("{topic}/{}", number.get()), action)
+}
+
 type Routes = Pin<Box<dyn Stream<Item = Result<v1::Routes, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -217,12 +230,12 @@ impl Directory for DirectoryService {
     ) -> Result<Response<v1::ListFailoversResponse>, Status> {
         let limit = call.into_inner().limit;
         let limit = if limit == 0 { FAILOVERS } else { limit } as usize;
-        let look = move |core: &quorate_consensus::observer::ObserverCore| {
-            let all = core.directory().failovers();
-            let skip = all.len().saturating_sub(limit);
-            v1::ListFailoversResponse { failovers: all.iter().skip(skip).cloned().collect() }
-        };
-        self.core.look(move |core, _, _| look(core)).await.map(Response::new).map_err(status)
+        let list = self.core.look(move |core, _, now| describe::failovers(core, limit, now)).await;
+        list.map(Response::new).map_err(status)
+    }
+
+    async fn explain(&self, call: Call<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        self.explain(call.into_inner()).await.map(Response::new).map_err(status)
     }
 
     async fn list_tasks(&self, call: Call<v1::ListTasksRequest>) -> Result<Response<v1::ListTasksResponse>, Status> {

@@ -2,6 +2,7 @@
 
 pub mod describe;
 mod directory;
+mod explain;
 mod session;
 mod tasks;
 

@@ -42,6 +42,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     metric("quorate_pending_bytes", G, Unit::Bytes, "Publishes admitted and undecided"),
     metric("quorate_uncheckpointed_bytes", G, Unit::Bytes, "Applied log that no checkpoint covers"),
+    metric("quorate_ageing_stopped", G, Unit::Count, "1 while nothing is deleted because cluster time leapt (W5)"),
     metric("quorate_wal_queue_bytes", G, Unit::Bytes, "Bytes that wait for their flush"),
     metric("quorate_storage_queue_bytes", G, Unit::Bytes, "Bytes that wait for the storage thread"),
     metric("quorate_tail_cache_bytes", G, Unit::Bytes, "Bytes in tail caches"),
@@ -152,6 +153,7 @@ pub(super) struct PartitionMetrics {
     contact: Gauge,
     pending: Gauge,
     uncheckpointed: Gauge,
+    ageing_stopped: Gauge,
     lag: Vec<(u64, Gauge)>,
 }
 
@@ -186,6 +188,7 @@ impl PartitionMetrics {
             contact: level("quorate_contact_age_seconds"),
             pending: level("quorate_pending_bytes"),
             uncheckpointed: level("quorate_uncheckpointed_bytes"),
+            ageing_stopped: level("quorate_ageing_stopped"),
             lag: lag.collect(),
             labels,
         }
@@ -228,6 +231,7 @@ impl PartitionMetrics {
         self.contact.set(status.contact_age.map_or(0.0, |age| age.as_secs_f64()));
         self.pending.set(status.pending_bytes as f64);
         self.uncheckpointed.set(status.unchecked_bytes as f64);
+        self.ageing_stopped.set(f64::from(u8::from(status.ageing_stopped)));
         for (replica, lag) in &self.lag {
             let matched = report.matched.iter().find(|(id, _)| id.get() == *replica);
             let behind = matched.map(|(_, at)| report.last_index.get().saturating_sub(at.get()) as f64);

@@ -301,6 +301,10 @@ impl directory_server::Directory for Observer {
     ) -> Result<Response<v1::ListFailoversResponse>, Status> {
         Ok(Response::new(v1::ListFailoversResponse::default()))
     }
+
+    async fn explain(&self, _: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        Ok(Response::new(v1::ExplainResponse::default()))
+    }
 }
 
 #[tonic::async_trait]

@@ -27,7 +27,7 @@ impl Plan {
         }
         let nodes: Vec<u64> = cluster.nodes.keys().copied().collect();
         for id in nodes {
-            let hosted = members.iter().filter(|(_, on)| *on == NodeId(id)).last().map(|(replica, _)| *replica);
+            let hosted = members.iter().rfind(|(_, on)| *on == NodeId(id)).map(|(replica, _)| *replica);
             let one = hosted.map(|replica| Assignment {
                 replica,
                 members: members.clone(),

@@ -6,16 +6,19 @@
 //! ```
 //! Points that lie before their predecessor (routes are usually pushed before the first acknowledgement) give a phase
 //! of zero, so the phases always sum up to the whole.
+//!
+//! A permit after which the old leader goes on in its term is a false alarm: it is recorded as *withdrawn* once no
+//! permit of it can elect any more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorate_proto::control::{ElectionMarks, Permit};
-use quorate_proto::ids::{DirectoryVersion, GroupId, NodeId, PermitEpoch};
+use quorate_proto::ids::{DirectoryVersion, GroupId, Incarnation, NodeId, PermitEpoch};
 use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::{Failover, Phase};
 
-use crate::arbiter::Suspicion;
+use crate::arbiter::{ClusterView, Suspicion};
 use crate::directory::{Directory, Lease};
 
 /// Without a first acknowledgement (nobody publishes) a failover is recorded after this long, without the new
@@ -27,8 +30,12 @@ const PERMITS: usize = 8;
 #[derive(Clone, Debug)]
 struct Progress {
     suspicion: Suspicion,
+    /// The old leader's process.
+    old: Option<(NodeId, Incarnation)>,
     death: Option<BootTime>,
     permits: Vec<(PermitEpoch, BootTime)>,
+    /// The old leader was seen to go on.
+    withdrawn: Option<BootTime>,
     won: Option<Won>,
     marks: Option<ElectionMarks>,
     routes: Option<BootTime>,
@@ -50,14 +57,15 @@ pub(super) struct Failovers {
 
 impl Failovers {
     /// The old leader's death is in the log.
-    pub(super) fn death(&mut self, group: GroupId, suspicion: Suspicion, now: BootTime) {
-        self.entry(group, suspicion).death.get_or_insert(now);
+    pub(super) fn death(&mut self, group: GroupId, suspicion: Suspicion, directory: &Directory, now: BootTime) {
+        self.entry(group, suspicion, directory).death.get_or_insert(now);
     }
 
     /// A permit is in the log and on its way.
-    pub(super) fn permit(&mut self, permit: &Permit, suspicion: Suspicion, now: BootTime) {
-        let progress = self.entry(permit.group, suspicion);
+    pub(super) fn permit(&mut self, permit: &Permit, suspicion: Suspicion, directory: &Directory, now: BootTime) {
+        let progress = self.entry(permit.group, suspicion, directory);
         progress.suspicion.cause = suspicion.cause;
+        progress.withdrawn = None;
         if progress.permits.len() < PERMITS {
             progress.permits.push((permit.epoch, now));
         }
@@ -68,10 +76,27 @@ impl Failovers {
         self.progress.remove(&group);
     }
 
-    fn entry(&mut self, group: GroupId, suspicion: Suspicion) -> &mut Progress {
-        let fresh = Progress { suspicion, death: None, permits: Vec::new(), won: None, marks: None, routes: None };
+    /// The old leader goes on. A permit of it may still elect: it is recorded when that is over.
+    pub(super) fn withdraw(&mut self, group: GroupId, now: BootTime) {
+        if let Some(progress) = self.progress.get_mut(&group).filter(|p| p.won.is_none()) {
+            progress.withdrawn.get_or_insert(now);
+        }
+    }
+
+    fn entry(&mut self, group: GroupId, suspicion: Suspicion, directory: &Directory) -> &mut Progress {
+        let fresh = Progress {
+            suspicion,
+            old: process_of(group, suspicion, directory),
+            death: None,
+            permits: Vec::new(),
+            withdrawn: None,
+            won: None,
+            marks: None,
+            routes: None,
+        };
         let progress = self.progress.entry(group).or_insert_with(|| fresh.clone());
-        if progress.won.is_some() && progress.suspicion.found != suspicion.found {
+        let over = progress.won.is_some() || progress.withdrawn.is_some();
+        if over && progress.suspicion.found != suspicion.found {
             // The last one was not yet recorded, and the next one began.
             *progress = fresh;
         }
@@ -110,33 +135,107 @@ impl Failovers {
     }
 
     /// Records of those that are over.
-    pub(super) fn finished(&mut self, directory: &Directory, time: LogTime, now: BootTime) -> Vec<Failover> {
+    pub(super) fn finished(&mut self, scene: &Recorder<'_>) -> Vec<Failover> {
+        let now = scene.now;
         let over: Vec<GroupId> = self
             .progress
             .iter()
             .filter(|(_, p)| {
                 let complete = p.marks.is_some() && p.routes.is_some();
-                p.won.is_some_and(|won| complete || now.since(won.at) >= PATIENCE)
+                let went_on = p.won.is_none() && p.withdrawn.is_some_and(|at| now.since(at) >= PATIENCE);
+                went_on || p.won.is_some_and(|won| complete || now.since(won.at) >= PATIENCE)
             })
             .map(|(group, _)| *group)
             .collect();
         let records = over.into_iter().filter_map(|group| {
             let progress = self.progress.remove(&group)?;
-            record(group, &progress, directory, time, now)
+            match progress.won {
+                Some(won) => scene.failover(group, &progress, won),
+                None => scene.withdrawn(group, &progress),
+            }
         });
         records.collect()
     }
 }
 
-fn record(
-    group: GroupId,
-    progress: &Progress,
-    directory: &Directory,
-    time: LogTime,
-    now: BootTime,
-) -> Option<Failover> {
-    let partition = directory.partition(group)?;
-    let won = progress.won?;
+/// The process that led: the one that held the lease, else the one that is registered.
+fn process_of(group: GroupId, suspicion: Suspicion, directory: &Directory) -> Option<(NodeId, Incarnation)> {
+    let was = suspicion.was?;
+    let lease = directory.partition(group).and_then(|p| p.lease);
+    let holder = lease.filter(|lease| (lease.replica, lease.term) == (was.replica, was.term));
+    let registered = || directory.node(was.node).map(crate::directory::Node::incarnation);
+    Some((was.node, holder.map(|lease| lease.incarnation).or_else(registered)?))
+}
+
+/// What a record is made from.
+pub(super) struct Recorder<'a> {
+    pub directory: &'a Directory,
+    pub view: &'a ClusterView,
+    pub time: LogTime,
+    pub now: BootTime,
+}
+
+impl Recorder<'_> {
+    /// What is known of the old leader's process by now: `dead`, `silent`, `alive`, or nothing.
+    fn old_process(&self, progress: &Progress) -> &'static str {
+        let Some((id, incarnation)) = progress.old else { return "" };
+        let Some(node) = self.directory.node(id) else { return "" };
+        if node.dead >= incarnation || node.incarnation() > incarnation {
+            return "dead";
+        }
+        let view = self.view.node(id).filter(|view| view.incarnation == incarnation);
+        let heard = view.is_some_and(|view| view.heard >= progress.suspicion.found);
+        if heard && !self.view.suspect(id, self.now) {
+            "alive"
+        } else {
+            "silent"
+        }
+    }
+
+    /// A record without what only its end knows.
+    fn draft(&self, group: GroupId, progress: &Progress, points: &[(&str, BootTime)]) -> Option<Failover> {
+        let partition = self.directory.partition(group)?;
+        let suspicion = progress.suspicion;
+        let mut last = suspicion.since;
+        let phases = points.iter().map(|(name, at)| {
+            let duration = at.since(last);
+            last = last.max(*at);
+            let duration_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+            Phase { name: (*name).to_owned(), duration_us }
+        });
+        let phases = phases.collect();
+        let ago = i64::try_from(self.now.since(suspicion.since).as_micros()).unwrap_or(i64::MAX);
+        Some(Failover {
+            topic: self.directory.topic(partition.topic).map(|t| t.name.clone()).unwrap_or_default(),
+            partition: partition.number.get(),
+            group_id: group.get(),
+            old_leader_node: suspicion.was.map_or(0, |l| l.node.get()),
+            old_term: suspicion.was.map_or(0, |l| l.term.get()),
+            cause: suspicion.cause.to_string(),
+            phases,
+            at_us: self.time.0.saturating_sub(ago),
+            old_process: self.old_process(progress).to_owned(),
+            ..Failover::default()
+        })
+    }
+
+    fn withdrawn(&self, group: GroupId, progress: &Progress) -> Option<Failover> {
+        let (suspicion, permit) = (progress.suspicion, progress.permits.first()?.1);
+        let went_on = progress.withdrawn?;
+        let points = [("suspected", suspicion.found), ("permit", permit), ("withdrawn", went_on)];
+        let draft = self.draft(group, progress, &points)?;
+        let (node, term) = (draft.old_leader_node, draft.old_term);
+        Some(Failover { new_leader_node: node, new_term: term, withdrawn: true, ..draft })
+    }
+
+    fn failover(&self, group: GroupId, progress: &Progress, won: Won) -> Option<Failover> {
+        let draft = self.draft(group, progress, &points(progress, won))?;
+        Some(Failover { new_leader_node: won.node.get(), new_term: won.lease.term.get(), ..draft })
+    }
+}
+
+/// The ends of a failover's phases.
+fn points(progress: &Progress, won: Won) -> [(&'static str, BootTime); 8] {
     let suspicion = progress.suspicion;
     let permit = progress.permits.iter().find(|(epoch, _)| *epoch == won.lease.epoch).map_or(suspicion.found, |p| p.1);
     let marks = progress.marks.unwrap_or(ElectionMarks {
@@ -145,7 +244,7 @@ fn record(
         first_ack: won.at.since(permit),
         ..ElectionMarks::default()
     });
-    let points = [
+    [
         ("suspected", suspicion.found),
         ("death_confirmed", progress.death.unwrap_or(suspicion.found)),
         ("permit", permit),
@@ -153,28 +252,9 @@ fn record(
         ("noop_committed", permit + marks.noop_committed),
         ("lease", permit + marks.lease),
         ("first_acknowledgement", permit + marks.first_ack),
+        // Usually pushed before the first acknowledgement: a phase of zero.
         ("routes_pushed", progress.routes.unwrap_or(suspicion.since)),
-    ];
-    let mut last = suspicion.since;
-    let phases = points.map(|(name, at)| {
-        let duration = at.since(last);
-        last = last.max(at);
-        Phase { name: name.to_owned(), duration_us: u64::try_from(duration.as_micros()).unwrap_or(u64::MAX) }
-    });
-    let ago = i64::try_from(now.since(suspicion.since).as_micros()).unwrap_or(i64::MAX);
-    Some(Failover {
-        topic: directory.topic(partition.topic).map(|t| t.name.clone()).unwrap_or_default(),
-        partition: partition.number.get(),
-        group_id: group.get(),
-        old_leader_node: suspicion.was.map_or(0, |l| l.node.get()),
-        new_leader_node: won.node.get(),
-        old_term: suspicion.was.map_or(0, |l| l.term.get()),
-        new_term: won.lease.term.get(),
-        cause: suspicion.cause.to_string(),
-        phases: phases.to_vec(),
-        at_us: time.0.saturating_sub(ago),
-        id: 0,
-    })
+    ]
 }
 
 #[cfg(test)]

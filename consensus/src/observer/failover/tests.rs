@@ -22,14 +22,24 @@ fn permit(epoch: u64) -> Permit {
     }
 }
 
+fn view(started: BootTime) -> ClusterView {
+    ClusterView::new(3, &crate::timing::Timing::default(), started)
+}
+
+fn finished(failovers: &mut Failovers, directory: &Directory, view: &ClusterView, now: BootTime) -> Vec<Failover> {
+    failovers.finished(&Recorder { directory, view, time: LogTime(10_000_000), now })
+}
+
 #[test]
 fn the_sum_is_the_whole_even_if_the_winning_permit_came_before_the_death() {
     let t = BootTime(1_000_000_000_000);
     let suspicion = Suspicion { cause: Cause::Silence, was: None, since: t, found: t + MS(300) };
+    let mut directory = Directory::default();
+    directory.apply_test_topic(GroupId(2), PartitionNo(0));
     let mut failovers = Failovers::default();
-    failovers.permit(&permit(1), suspicion, t + MS(310));
-    failovers.death(GroupId(2), suspicion, t + MS(400));
-    failovers.permit(&permit(2), suspicion, t + MS(405));
+    failovers.permit(&permit(1), suspicion, &directory, t + MS(310));
+    failovers.death(GroupId(2), suspicion, &directory, t + MS(400));
+    failovers.permit(&permit(2), suspicion, &directory, t + MS(405));
     let lease = Lease { replica: ReplicaId(1), term: Term(3), epoch: PermitEpoch(1), incarnation: Incarnation(1) };
     failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(420));
     failovers.routes_pushed(DirectoryVersion(8), t + MS(421));
@@ -46,12 +56,55 @@ fn the_sum_is_the_whole_even_if_the_winning_permit_came_before_the_death() {
     let progress = failovers.progress[&GroupId(2)].clone();
     assert!(progress.routes.is_none(), "an older version does not count");
     failovers.routes_pushed(DirectoryVersion(9), t + MS(422));
-    let mut directory = Directory::default();
-    directory.apply_test_topic(GroupId(2), PartitionNo(0));
-    let records = failovers.finished(&directory, LogTime(10_000_000), t + MS(500));
+    let records = finished(&mut failovers, &directory, &view(t), t + MS(500));
     let [record] = records.as_slice() else { panic!("one record") };
     let sum: u64 = record.phases.iter().map(|p| p.duration_us).sum();
     assert_eq!(sum, 440_000, "{:?}", record.phases);
     assert_eq!(record.at_us, 9_500_000);
     assert_eq!(record.phases[2].duration_us, 0, "the permit came before the death");
+}
+
+#[test]
+fn a_permit_after_which_the_old_leader_goes_on_is_recorded_as_withdrawn_once_it_cannot_elect_any_more() {
+    let t = BootTime(1_000_000_000_000);
+    let mut directory = Directory::default();
+    directory.apply_test_topic(GroupId(2), PartitionNo(0));
+    let node = directory.partition(GroupId(2)).expect("there").replicas[0].1;
+    let was = Some(crate::arbiter::Leader { node, replica: ReplicaId(1), term: Term(3) });
+    let suspicion = Suspicion { cause: Cause::Silence, was, since: t, found: t + MS(1_500) };
+    let mut view = view(t);
+    let mut failovers = Failovers::default();
+    failovers.permit(&permit(1), suspicion, &directory, t + MS(1_510));
+    view.session_opened(node, Incarnation(1), quorate_proto::ids::Ticket(1), t + MS(1_600));
+    failovers.withdraw(GroupId(2), t + MS(1_600));
+    assert!(finished(&mut failovers, &directory, &view, t + MS(6_000)).is_empty(), "its permit may still elect");
+    let at = t + MS(1_600) + PATIENCE;
+    view.heartbeat(node, quorate_proto::control::Heartbeat::default(), at);
+    let records = finished(&mut failovers, &directory, &view, at);
+    let [record] = records.as_slice() else { panic!("one record") };
+    assert!(record.withdrawn && record.new_term == 3 && record.new_leader_node == node.get(), "{record:?}");
+    assert_eq!(record.old_process, "alive");
+    let sum: u64 = record.phases.iter().map(|p| p.duration_us).sum();
+    assert_eq!(sum, 1_600_000, "{:?}", record.phases);
+    assert!(finished(&mut failovers, &directory, &view, at + PATIENCE).is_empty(), "once");
+}
+
+#[test]
+fn a_permit_that_elects_after_all_is_a_failover_and_the_next_suspicion_begins_anew() {
+    let t = BootTime(1_000_000_000_000);
+    let mut directory = Directory::default();
+    directory.apply_test_topic(GroupId(2), PartitionNo(0));
+    let suspicion = Suspicion { cause: Cause::Silence, was: None, since: t, found: t + MS(300) };
+    let mut failovers = Failovers::default();
+    failovers.permit(&permit(1), suspicion, &directory, t + MS(310));
+    failovers.withdraw(GroupId(2), t + MS(320));
+    let later = Suspicion { since: t + MS(60_000), found: t + MS(60_300), ..suspicion };
+    failovers.permit(&permit(2), later, &directory, t + MS(60_310));
+    let progress = &failovers.progress[&GroupId(2)];
+    assert_eq!((progress.suspicion.since, progress.withdrawn), (later.since, None), "nothing of the first one is left");
+    let lease = Lease { replica: ReplicaId(1), term: Term(4), epoch: PermitEpoch(2), incarnation: Incarnation(1) };
+    failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(60_320));
+    failovers.withdraw(GroupId(2), t + MS(60_330));
+    let records = finished(&mut failovers, &directory, &view(t), t + MS(60_320) + PATIENCE);
+    assert!(matches!(records.as_slice(), [record] if !record.withdrawn && record.new_term == 4), "{records:?}");
 }

@@ -3,6 +3,7 @@
 mod handoff;
 mod harness;
 mod repair;
+mod why;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
