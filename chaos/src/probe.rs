@@ -116,6 +116,10 @@ impl Admin for Echo {
         Err(Status::unimplemented("only an echo"))
     }
 
+    async fn break_glass(&self, _: Request<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
+        Err(Status::unimplemented("only an echo"))
+    }
+
     async fn cancel_task(&self, _: Request<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
         Err(Status::unimplemented("only an echo"))
     }

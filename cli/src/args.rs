@@ -73,6 +73,9 @@ pub enum Verb {
     /// Look at, wait for and cancel changes of replicas
     #[command(subcommand)]
     Task(TaskVerb),
+    /// Look at what operators did that is dangerous
+    #[command(subcommand)]
+    Audit(AuditVerb),
     /// Publish rows of a file or standard input
     Produce(ProduceArgs),
     /// Read messages
@@ -161,6 +164,26 @@ pub enum PartitionVerb {
         /// Topic and number: orders/0
         partition: String,
     },
+    /// Last resort: let one node's log be the truth of a partition that needs an operator
+    #[command(
+        after_help = "Without --plan it only shows every known log, what is lost, and a plan token.\nRead docs/runbooks/needs-operator.md first.\n\nExamples:\n  quorate partition break-glass orders/0 --node node-2\n  quorate partition break-glass orders/0 --node node-2 --plan 7F3A-92"
+    )]
+    BreakGlass {
+        /// Topic and number: orders/0
+        partition: String,
+        /// Name or number of the node whose log is to be the truth
+        #[arg(long)]
+        node: String,
+        /// Execute the plan with this token
+        #[arg(long)]
+        plan: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AuditVerb {
+    /// Show the newest dangerous things that operators did
+    Show,
 }
 
 #[derive(Debug, Subcommand)]

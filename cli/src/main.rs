@@ -56,6 +56,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
         Verb::Leader(leader) => client_side(leader::run(leader, &global, output)),
         Verb::Replica(replica) => client_side(task::replica(replica, &global, output)),
         Verb::Task(task) => client_side(task::run(task, &global, output)),
+        Verb::Audit(args::AuditVerb::Show) => client_side(partition::audit(&global, output)),
         Verb::Produce(produce) => client_side(produce::run(produce, &global, output)),
         Verb::Consume(consume) => client_side(consume::run(consume, &global, output)),
         Verb::Why(why) => client_side(why::run(why, &global, output)),

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use quorate_client::PartitionNo;
-use quorate_proto::v1::PartitionDescription;
+use quorate_proto::v1::{AuditRecord, PartitionDescription};
 use serde_json::{json, Value};
 
 use crate::args::{Global, PartitionVerb};
@@ -12,8 +12,16 @@ use crate::fail::{Exit, Fail};
 use crate::output::Output;
 use crate::span::show_instant;
 
+/// Audit records shown.
+const AUDITED: u32 = 100;
+
 pub async fn run(verb: PartitionVerb, global: &Global, output: &Output) -> Result<ExitCode, Fail> {
-    let PartitionVerb::Describe { partition } = verb;
+    let partition = match verb {
+        PartitionVerb::Describe { partition } => partition,
+        PartitionVerb::BreakGlass { partition, node, plan } => {
+            return break_glass(&partition, &node, plan.as_deref(), global, output).await;
+        }
+    };
     let (topic, number) = parse(&partition)?;
     let admin = client(global).await?.admin();
     let call = async { Ok(admin.describe_partition(&topic, PartitionNo(number)).await?) };
@@ -27,6 +35,68 @@ pub async fn run(verb: PartitionVerb, global: &Global, output: &Output) -> Resul
     }
     // 10: a partition that nobody leads is what scripts ask about.
     Ok(if found.leader_node == 0 { Exit::Unhealthy.into() } else { Exit::Ok.into() })
+}
+
+async fn break_glass(
+    partition: &str,
+    node: &str,
+    plan: Option<&str>,
+    global: &Global,
+    output: &Output,
+) -> Result<ExitCode, Fail> {
+    let (topic, number) = parse(partition)?;
+    let admin = client(global).await?.admin();
+    let call = Box::pin(async { Ok(admin.break_glass(&topic, PartitionNo(number), node, plan).await?) });
+    let answer = within(global, "partition break-glass", call).await?;
+    if output.json {
+        output.json(&json!({
+            "schema": "quorate.break_glass.v1",
+            "done": answer.done,
+            "plan": answer.plan,
+            "effect": answer.effect,
+        }));
+    } else if answer.done {
+        output.line(&format!("{partition}: {node} is permitted, and audited (`quorate audit show`)."));
+        output.line(&format!("`quorate why {partition}` tells whether it leads."));
+    } else {
+        output.line(&format!("{partition}: nothing was done yet. This is what would happen:"));
+        for line in &answer.effect {
+            output.line(&format!("  {line}"));
+        }
+        output.line(&format!("plan {}, valid 10 min. To execute it:", answer.plan));
+        output.line(&format!("  quorate partition break-glass {partition} --node {node} --plan {}", answer.plan));
+    }
+    Ok(Exit::Ok.into())
+}
+
+/// `quorate audit show`.
+pub async fn audit(global: &Global, output: &Output) -> Result<ExitCode, Fail> {
+    let admin = client(global).await?.admin();
+    let records = within(global, "audit show", async { Ok(admin.list_audit(AUDITED).await?) }).await?;
+    if output.json {
+        let value = |r: &AuditRecord| {
+            json!({
+                "id": r.id,
+                "at_us": r.at_us,
+                "principal": r.principal,
+                "verb": r.verb,
+                "subject": r.subject,
+                "arguments": r.arguments,
+                "effect": r.effect,
+            })
+        };
+        let records: Vec<Value> = records.iter().map(value).collect();
+        output.json(&json!({ "schema": "quorate.audit.v1", "records": records }));
+    } else if records.is_empty() {
+        output.line("No operator did anything dangerous.");
+    } else {
+        for r in &records {
+            let when = show_instant(r.at_us);
+            output.line(&format!("{} {when} {} {} {} ({})", r.id, r.principal, r.verb, r.subject, r.arguments));
+            output.line(&format!("    {}", r.effect));
+        }
+    }
+    Ok(Exit::Ok.into())
 }
 
 /// `T/P`; topics may hold a slash themselves (`namespace/name`).

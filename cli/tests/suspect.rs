@@ -143,3 +143,45 @@ fn all_logs_suspect_and_all_of_them_there() {
     let read = quorate(&cluster, &["consume", "safe", "--from", "earliest", "--count", "110", "--timeout", "30s"]).ok();
     assert_eq!(read.text().lines().count(), 110);
 }
+
+/// Two logs are suspect and the third is gone: nobody may lead until an operator says whose log is the truth.
+#[test]
+fn an_operator_breaks_the_glass_by_a_plan_and_leaves_a_record() {
+    let mut cluster = cluster();
+    quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
+    publish(&cluster, 0, 100);
+    let glass = |cluster: &Cluster, more: &[&str]| {
+        let args = ["partition", "break-glass", "safe/0", "--node", "node-2", "--output", "json"];
+        quorate(cluster, &[&args[..], more].concat())
+    };
+    let refused = glass(&cluster, &[]);
+    assert_eq!(refused.json()["error"]["reason"], "REFUSED_UNSAFE", "a leader serves");
+    cluster.kill_all();
+    for id in 1..=2 {
+        let marker = cluster.files().root.join(format!("node-{id}")).join("SUSPECT");
+        std::fs::write(&marker, "a test's disk error").unwrap_or_else(|e| panic!("{}: {e}", marker.display()));
+    }
+    start(&mut cluster, true, &[1, 2]);
+    let started = Instant::now();
+    let plan = loop {
+        let shown = glass(&cluster, &[]);
+        if shown.code() == 0 {
+            break shown.json();
+        }
+        assert!(started.elapsed() < LIMIT, "no plan was ever shown: {}", shown.stderr);
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    assert_eq!(plan["done"], false);
+    let effect = plan["effect"].to_string();
+    assert!(effect.contains("node-2: log up to") && effect.contains("node-3: its log is not known"), "{effect}");
+    assert!(describe(&cluster)["leader"].is_null(), "showing a plan does nothing");
+    let stale = glass(&cluster, &["--plan", "0000-00"]);
+    assert_eq!(stale.json()["error"]["reason"], "PLAN_STALE");
+    let token = plan["plan"].as_str().expect("a token").to_owned();
+    let done = glass(&cluster, &["--plan", &token]).ok().json();
+    assert_eq!(done["done"], true, "{done}");
+    until(&cluster, "the named node leads", |p| p["leader"] == "node-2" && p["authoritative"] == true);
+    publish(&cluster, 100, 110);
+    let audit = quorate(&cluster, &["audit", "show"]).ok().text();
+    assert!(audit.contains("partition break-glass") && audit.contains("safe/0"), "{audit}");
+}

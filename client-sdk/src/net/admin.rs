@@ -160,6 +160,41 @@ impl Admin {
             .await
     }
 
+    /// The break-glass permit (`docs/runbooks/needs-operator.md`): without a plan only its effect and a token are told.
+    ///
+    /// # Errors
+    /// `REFUSED_UNSAFE` unless the partition needs an operator; `PLAN_STALE` if anything moved since the plan was shown.
+    pub async fn break_glass(
+        &self,
+        topic: &str,
+        partition: PartitionNo,
+        node: &str,
+        plan: Option<&str>,
+    ) -> Result<v1::BreakGlassResponse, Refusal> {
+        let request = v1::BreakGlassRequest {
+            topic: full_name(topic)?,
+            partition: partition.get(),
+            node: node.to_owned(),
+            plan: plan.unwrap_or_default().to_owned(),
+        };
+        self.call(|channel| {
+            let request = request.clone();
+            async move { AdminClient::new(channel).break_glass(request).await }
+        })
+        .await
+    }
+
+    /// Dangerous things that operators did, newest last.
+    ///
+    /// # Errors
+    /// As [`Self::create_topic`].
+    pub async fn list_audit(&self, limit: u32) -> Result<Vec<v1::AuditRecord>, Refusal> {
+        let answer = self
+            .call(|channel| async move { directory(channel).list_audit(v1::ListAuditRequest { limit }).await })
+            .await?;
+        Ok(answer.records)
+    }
+
     /// Gives a change of members up, as long as the new replica only learns.
     ///
     /// # Errors

@@ -92,7 +92,7 @@ pub fn target(scene: &Scene<'_>, partition: &Partition) -> Option<Permit> {
 }
 
 /// The leader that holds the newest lease and reports that it serves.
-pub(super) fn serving_leader(scene: &Scene<'_>, partition: &Partition) -> Option<Leader> {
+pub(crate) fn serving_leader(scene: &Scene<'_>, partition: &Partition) -> Option<Leader> {
     let leader = reported_leader(scene, partition)?;
     let seen = scene.view.report(scene.directory, partition.group, leader.replica, leader.node)?;
     let leased = partition.lease.is_some_and(|l| (l.replica, l.term) == (leader.replica, leader.term));

@@ -22,6 +22,7 @@ use quorate_proto::ids::{GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, T
 use quorate_proto::time::BootTime;
 
 pub use candidate::{choose, full_attendance, sound};
+pub(crate) use handoff::serving_leader;
 pub use handoff::{plan, target};
 pub use health::{assess, reported_leader, Cause, Health, Leader, Scene};
 pub use repair::{loss, next as next_step, place, safe_without, Loss, Next};

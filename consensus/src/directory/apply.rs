@@ -7,10 +7,10 @@ use quorate_proto::ids::{
 };
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::LogTime;
-use quorate_proto::v1::{Failover, Reason};
+use quorate_proto::v1::{AuditRecord, Failover, Reason};
 
 use super::command::{CommandKind, Death, DirectoryCommand, Lease, Placement};
-use super::{Directory, Node, Partition, Topic, FAILOVERS_KEPT, OPERATIONS_KEPT, PARTITIONS_MAX};
+use super::{Directory, Node, Partition, Topic, AUDIT_KEPT, FAILOVERS_KEPT, OPERATIONS_KEPT, PARTITIONS_MAX};
 use crate::policy::{Policy, Production, Rule};
 
 /// What a command did.
@@ -93,6 +93,7 @@ impl Directory {
             CommandKind::Failover(failover) => Ok(self.record_failover(*failover)),
             CommandKind::SetDraining { node, draining } => Ok(self.set_draining(node, draining)),
             CommandKind::SetPin { group, node } => self.set_pin(group, node),
+            CommandKind::BreakGlass { permit, principal, effect } => self.break_glass(at, permit, principal, effect),
             CommandKind::BeginChange { group, remove, node, reason } => {
                 self.begin_change(at, group, remove, node, reason)
             }
@@ -288,6 +289,31 @@ impl Directory {
             self.bump();
         }
         Applied::Permits { died, issued }
+    }
+
+    /// B2: as any permit, and it leaves a record of who did what.
+    fn break_glass(&mut self, at: LogTime, permit: Permit, principal: String, effect: String) -> Result_ {
+        let (subject, candidate) = (self.label(permit.group), permit.candidate);
+        let Some(issued) = self.issue(permit) else {
+            let what = "another permit was issued meanwhile, or the process is gone";
+            let action = "call again without a plan, and look at the effect that it shows";
+            return Err(Refusal::new(Reason::PlanStale, what, subject, action));
+        };
+        let id = self.audit.back().map_or(1, |last| last.id + 1);
+        self.audit.push_back(AuditRecord {
+            id,
+            at_us: at.0,
+            principal,
+            verb: "partition break-glass".to_owned(),
+            subject,
+            arguments: candidate.to_string(),
+            effect,
+        });
+        while self.audit.len() > AUDIT_KEPT {
+            self.audit.pop_front();
+        }
+        self.bump();
+        Ok(Applied::Permits { died: None, issued: vec![issued] })
     }
 
     /// P1: epochs grow by one; the candidate is a live incarnation of a member. What ended earlier leaders, and

@@ -116,6 +116,15 @@ pub enum CommandKind {
         /// Where its leader belongs; `None` = anywhere.
         node: Option<NodeId>,
     },
+    /// An operator permits a replica although too few logs may vote (B2). Leaves an audit record.
+    BreakGlass {
+        /// The permit.
+        permit: Permit,
+        /// Who asked.
+        principal: String,
+        /// What was shown before it was done.
+        effect: String,
+    },
     /// A replica is to take the place of another one (M1).
     BeginChange {
         /// The partition.
@@ -238,6 +247,11 @@ impl DirectoryCommand {
             CommandKind::SetPin { group, node } => {
                 Kind::Pin(wire::SetPin { group_id: group.get(), node: node.map_or(0, NodeId::get) })
             }
+            CommandKind::BreakGlass { permit, principal, effect } => Kind::BreakGlass(wire::BreakGlass {
+                permit: Some(permit.clone().into()),
+                principal: principal.clone(),
+                effect: effect.clone(),
+            }),
             CommandKind::BeginChange { group, remove, node, reason } => Kind::BeginChange(wire::BeginChange {
                 group_id: group.get(),
                 remove: remove.get(),
@@ -332,6 +346,11 @@ fn decode_kind(raw: wire::directory_command::Kind) -> Result<CommandKind, Comman
         Kind::Pin(raw) => CommandKind::SetPin {
             group: field(GroupId(raw.group_id).non_zero(), "SetPin", "group_id")?,
             node: NodeId(raw.node).non_zero(),
+        },
+        Kind::BreakGlass(raw) => CommandKind::BreakGlass {
+            permit: Permit::try_from(field(raw.permit, "BreakGlass", "permit")?)?,
+            principal: raw.principal,
+            effect: raw.effect,
         },
         Kind::BeginChange(raw) => CommandKind::BeginChange {
             group: field(GroupId(raw.group_id).non_zero(), "BeginChange", "group_id")?,

@@ -17,7 +17,7 @@ use quorate_proto::control::{Assignment, Assignments, PeerInfo};
 use quorate_proto::ids::{
     ClusterId, DirectoryVersion, GroupId, LogIndex, NodeId, OperationId, ReplicaId, TaskId, Term, TopicId,
 };
-use quorate_proto::v1::Failover;
+use quorate_proto::v1::{AuditRecord, Failover};
 
 pub use apply::{Applied, Outcome};
 pub use change::{Task, TASKS_KEPT};
@@ -28,6 +28,8 @@ pub use state::StateError;
 
 /// Failover records kept.
 pub const FAILOVERS_KEPT: usize = 1_000;
+/// Audit records kept.
+pub const AUDIT_KEPT: usize = 10_000;
 /// Operation ids remembered, so that a repeated call changes nothing.
 pub const OPERATIONS_KEPT: usize = 10_000;
 /// Partitions of one topic.
@@ -52,6 +54,7 @@ pub struct Directory {
     known_operations: BTreeSet<OperationId>,
     next_task: TaskId,
     tasks: VecDeque<Task>,
+    audit: VecDeque<AuditRecord>,
 }
 
 impl Default for Directory {
@@ -72,6 +75,7 @@ impl Default for Directory {
             known_operations: BTreeSet::new(),
             next_task: TaskId(1),
             tasks: VecDeque::new(),
+            audit: VecDeque::new(),
         }
     }
 }
@@ -165,6 +169,12 @@ impl Directory {
     #[must_use]
     pub fn failovers(&self) -> &VecDeque<Failover> {
         &self.failovers
+    }
+
+    /// What operators did that is dangerous, oldest first.
+    #[must_use]
+    pub fn audit(&self) -> &VecDeque<AuditRecord> {
+        &self.audit
     }
 
     /// An operator's call with this id was applied before.

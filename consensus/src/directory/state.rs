@@ -9,7 +9,7 @@ use quorate_proto::ids::{
 };
 use quorate_proto::internal as wire;
 use quorate_proto::time::LogTime;
-use quorate_proto::v1::Failover;
+use quorate_proto::v1::{AuditRecord, Failover};
 
 use super::command::{registration_from_wire, registration_to_wire, Lease, SCHEMA};
 use super::{Directory, Node, Partition, Task, Topic};
@@ -63,6 +63,7 @@ impl Directory {
             feature_level: 0,
             next_task: self.next_task.get(),
             tasks: self.tasks.iter().map(task_to_wire).collect(),
+            audit: self.audit.iter().map(|record| record.encode_to_vec().into()).collect(),
             operations: self.operations.iter().map(|o| Bytes::copy_from_slice(&o.to_bytes())).collect(),
         };
         state.encode_to_vec().into()
@@ -112,6 +113,9 @@ impl Directory {
         }
         for record in raw.failovers {
             state.failovers.push_back(Failover::decode(record).map_err(bad)?);
+        }
+        for record in raw.audit {
+            state.audit.push_back(AuditRecord::decode(record).map_err(bad)?);
         }
         for record in raw.tasks {
             state.tasks.push_back(task_from_wire(record)?);

@@ -50,6 +50,19 @@ pub enum AdminRequest {
         /// Name or number of the node where the new one is to be; may be the same.
         to: String,
     },
+    /// Permit the replica on a node although too few logs may vote (B2), by a plan that was shown before.
+    BreakGlass {
+        /// `namespace/name`.
+        topic: String,
+        /// Which partition.
+        partition: PartitionNo,
+        /// Name or number of the node.
+        node: String,
+        /// The plan's token.
+        plan: String,
+        /// Who asks, for the audit record.
+        principal: String,
+    },
     /// Give a change of members up, as long as it only learns.
     CancelTask(TaskId),
     /// Leave the place of a partition's leader to the cluster again.

@@ -220,6 +220,9 @@ impl<P: Policy> ObserverCore<P> {
             AdminRequest::Replace { topic, partition, from, to } => {
                 self.replace(now, ticket, (&topic, partition), (&from, &to), out)
             }
+            AdminRequest::BreakGlass { topic, partition, node, plan, principal } => {
+                self.break_glass(now, ticket, (&topic, partition), &node, (&plan, principal), out)
+            }
             AdminRequest::CancelTask(task) => self.cancel_task(now, ticket, task, out),
         };
         if let Err(refusal) = result {

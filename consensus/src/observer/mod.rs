@@ -6,6 +6,7 @@
 //! ```
 
 mod apply;
+mod break_glass;
 mod clock;
 mod config;
 mod core;
@@ -22,6 +23,7 @@ mod why;
 
 pub use self::config::{observer_of, replica_of, ObserverConfig, StartError, SNAPSHOT_ENTRIES};
 pub use self::core::ObserverCore;
+pub use break_glass::BreakGlassPlan;
 pub use effect::ObserverEffect;
 pub use event::ObserverEvent;
 

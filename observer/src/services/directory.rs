@@ -155,6 +155,24 @@ impl DirectoryService {
         found.ok_or_else(|| unknown_task("the new task"))
     }
 
+    async fn break_glass(
+        &self,
+        request: v1::BreakGlassRequest,
+        principal: String,
+    ) -> Result<v1::BreakGlassResponse, Refusal> {
+        let v1::BreakGlassRequest { topic, partition, node, plan } = request;
+        let (topic, partition) = (full_name(&topic)?, PartitionNo(partition));
+        if plan.is_empty() {
+            let look = move |core: &quorate_consensus::observer::ObserverCore, now| {
+                core.break_glass_plan(now, (&topic, partition), &node)
+            };
+            let plan = self.core.look(move |core, _, now| look(core, now)).await??;
+            return Ok(v1::BreakGlassResponse { plan: plan.token, effect: plan.effect, done: false });
+        }
+        self.admin(AdminRequest::BreakGlass { topic, partition, node, plan, principal }).await?;
+        Ok(v1::BreakGlassResponse { done: true, ..v1::BreakGlassResponse::default() })
+    }
+
     async fn task(&self, id: u64) -> Result<v1::TaskDescription, Refusal> {
         let found = self.core.look(move |core, _, now| tasks::find(core, TaskId(id), now)).await?;
         found.ok_or_else(|| unknown_task(&TaskId(id).to_string()))
@@ -244,6 +262,17 @@ impl Directory for DirectoryService {
         self.core.look(move |core, _, now| tasks::list(core, limit, now)).await.map(Response::new).map_err(status)
     }
 
+    async fn list_audit(&self, call: Call<v1::ListAuditRequest>) -> Result<Response<v1::ListAuditResponse>, Status> {
+        let limit = call.into_inner().limit;
+        let limit = if limit == 0 { TASKS } else { limit } as usize;
+        let look = move |core: &quorate_consensus::observer::ObserverCore| {
+            let all = core.directory().audit();
+            let skip = all.len().saturating_sub(limit);
+            v1::ListAuditResponse { records: all.iter().skip(skip).cloned().collect() }
+        };
+        self.core.look(move |core, _, _| look(core)).await.map(Response::new).map_err(status)
+    }
+
     async fn describe_task(
         &self,
         call: Call<v1::DescribeTaskRequest>,
@@ -278,6 +307,12 @@ impl Admin for DirectoryService {
         call: Call<v1::ReplaceReplicaRequest>,
     ) -> Result<Response<v1::TaskDescription>, Status> {
         self.replace(call.into_inner()).await.map(Response::new).map_err(status)
+    }
+
+    async fn break_glass(&self, call: Call<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
+        let from = call.remote_addr().map_or_else(|| "unknown".to_owned(), |address| address.ip().to_string());
+        let principal = format!("anonymous@{from}");
+        self.break_glass(call.into_inner(), principal).await.map(Response::new).map_err(status)
     }
 
     async fn cancel_task(&self, call: Call<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {

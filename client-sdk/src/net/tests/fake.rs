@@ -284,6 +284,10 @@ impl directory_server::Directory for Observer {
         Ok(Response::new(v1::ListNodesResponse::default()))
     }
 
+    async fn list_audit(&self, _: Request<v1::ListAuditRequest>) -> Result<Response<v1::ListAuditResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
     async fn list_tasks(&self, _: Request<v1::ListTasksRequest>) -> Result<Response<v1::ListTasksResponse>, Status> {
         Err(Status::unimplemented("no test asks for it"))
     }
@@ -335,6 +339,10 @@ impl admin_server::Admin for Observer {
         &self,
         _: Request<v1::ReplaceReplicaRequest>,
     ) -> Result<Response<v1::TaskDescription>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
+
+    async fn break_glass(&self, _: Request<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
         Err(Status::unimplemented("no test asks for it"))
     }
 
