@@ -108,8 +108,7 @@ pub fn place(scene: &Scene<'_>, partition: &Partition, replica: ReplicaId, loss:
     usable.into_iter().filter(fits).min_by_key(load)
 }
 
-/// The next step of a change. `begun_for`: the loss that it repairs, if it was begun for one. `away`: how long the
-/// learner's node has been away counts as too long.
+/// The next step of a change. `away`: the learner's node has been away for too long.
 #[must_use]
 pub fn next(scene: &Scene<'_>, partition: &Partition, change: &Change, away: bool) -> Next {
     let Some(leader) = serving_leader(scene, partition) else {

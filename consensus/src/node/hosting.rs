@@ -98,6 +98,10 @@ impl<P: Policy> NodeCore<P> {
         }
         self.assignments_version = assignments.version;
         self.learn_peers(assignments.peers, out);
+        // First: what is assigned may be the replica whose place a given-up learner held.
+        for (group, replica) in assignments.retired {
+            self.retire(group, replica, now, out);
+        }
         for assignment in assignments.replicas {
             let group = assignment.group;
             match self.partitions.get_mut(&group).map(|hosted| (hosted.replica(), hosted)) {
@@ -115,9 +119,6 @@ impl<P: Policy> NodeCore<P> {
                 }
                 Some(_) => {}
             }
-        }
-        for (group, replica) in assignments.retired {
-            self.retire(group, replica, now, out);
         }
     }
 

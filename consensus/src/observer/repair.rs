@@ -108,6 +108,8 @@ impl<P: Policy> ObserverCore<P> {
             && home.is_some_and(|(replica, node)| loss(&scene, partition, *replica, *node).is_none());
         let step = if back && change.phase == ChangePhase::Learn {
             Next::Cancel("the node of the old replica is back")
+        } else if partition.lost.contains(&change.add) && change.phase == ChangePhase::Learn {
+            Next::Cancel("the disk of the new replica was replaced")
         } else {
             let since = *self.repairs.away.get(&change.task).unwrap_or(&now);
             next_step(&scene, partition, &change, gone && now.since(since) >= self.cfg.timing.repair_after)

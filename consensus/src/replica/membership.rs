@@ -72,7 +72,8 @@ impl<P: Policy> Replica<P> {
         }
         let change = change?;
         match change.phase {
-            ChangePhase::Learn if !learns(change.add) && !votes(change.add) => {
+            // Also while it is promoted: a leader that had not heard of the change may have removed it as a stray.
+            ChangePhase::Learn | ChangePhase::Promote if !learns(change.add) && !votes(change.add) => {
                 step.set_changes(vec![single(ConfChangeType::AddLearnerNode, change.add)].into());
             }
             ChangePhase::Promote if learns(change.add) && votes(change.remove) && change.remove != self.cfg.me => {

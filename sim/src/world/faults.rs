@@ -127,6 +127,8 @@ impl<P: Policy> World<P> {
             }),
             Fault::Replace { target } => self.on_node(target, |world, id| {
                 world.coverage.count("replicas replaced on purpose");
+                // A member that is made anew is a disturbance by itself.
+                world.coverage.count("faults that bit");
                 let (topic, partition, node) = (TOPIC.to_owned(), PartitionNo(0), id.0.to_string());
                 world.ask_observers(&AdminRequest::Replace { topic, partition, from: node.clone(), to: node });
             }),

@@ -3,7 +3,7 @@
 use quorate_proto::control::{Assignment, Assignments, Change, ChangePhase, ChangeReport, Role, SessionDown};
 use quorate_proto::ids::{ConfigVersion, DirectoryVersion, NodeId, ReplicaId, TaskId};
 
-use super::harness::{assignment, batch, Cluster, GROUP};
+use super::harness::{assignment, assignments, batch, Cluster, GROUP};
 use super::host::node;
 use crate::node::NodeLimits;
 
@@ -163,4 +163,21 @@ fn a_replica_whose_data_are_gone_is_not_made_anew() {
     cluster.down(4, SessionDown::Assignments(all));
     assert_eq!(cluster.nodes[&4].quarantined.len(), 1);
     assert_eq!(cluster.report(4).role, Role::Quarantined);
+}
+
+#[test]
+fn a_learner_that_a_leader_took_for_a_stray_is_added_again() {
+    let (mut cluster, mut plan) = begun(4);
+    cluster.advance(2_000);
+    assert_eq!(progress(&cluster, 1).learners, [NEW]);
+    // The leader has not heard of the change.
+    plan.version += 1;
+    cluster.down(1, SessionDown::Assignments(assignments(1, plan.version)));
+    cluster.settle();
+    cluster.advance(500);
+    plan.tell(&mut cluster, Some(ChangePhase::Promote));
+    cluster.advance(3_000);
+    let report = progress(&cluster, 1);
+    assert!(report.voters.contains(&NEW) && !report.voters.contains(&OLD) && report.outgoing.is_empty(), "{report:?}");
+    assert_eq!(watermark(&cluster, 4), 20);
 }

@@ -137,3 +137,28 @@ fn a_damaged_replica_is_repaired_and_a_stopped_node_without_a_spare_one_is_waite
     let change = world.directory().partition(group()).and_then(|p| p.change).expect("repaired");
     assert_eq!(change.node, victim);
 }
+
+#[test]
+fn a_change_whose_new_replica_lost_its_disk_too_is_given_up() {
+    let mut world = World::serving(1);
+    let lost = follower(&world, group());
+    kill(&mut world, lost.get());
+    wipe(&mut world, lost.get(), 2);
+    world.run(PATIENCE + Duration::from_secs(2));
+    let change = world.directory().partition(group()).and_then(|p| p.change).expect("it begins by itself");
+    kill(&mut world, lost.get());
+    let data = world.nodes.get_mut(&lost).expect("known");
+    data.hello.disk = DiskId(4_000);
+    data.hello.incarnation = Incarnation(3);
+    data.reports.clear();
+    world.connect(lost);
+    world.until("it is given up", |w| {
+        let change = w.directory().partition(group()).and_then(|p| p.change);
+        change.is_none_or(|c| c.phase == ChangePhase::Cancel)
+    });
+    say(&mut world, group(), |_, _| {});
+    world.until("its end", |w| w.directory().task(change.task).is_some_and(|task| task.ended.is_some()));
+    world.run(PATIENCE + Duration::from_secs(2));
+    let again = world.directory().partition(group()).and_then(|p| p.change).expect("the next repair");
+    assert!(again.task > change.task && again.add > change.add);
+}
