@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use crate::layout::{Files, Ports, ReservedPorts};
 use crate::lifeline::Lifeline;
 use crate::proc::{descendants, ProcessId};
+use crate::volume::Volume;
 use crate::Error;
 
 /// A cold start on a loaded machine with two cores; a healthy one takes two seconds.
@@ -37,6 +38,7 @@ pub struct Cluster {
     output: Arc<Mutex<String>>,
     lifeline: Option<Lifeline>,
     restart_observers: &'static str,
+    volumes: Vec<Volume>,
 }
 
 impl Cluster {
@@ -53,6 +55,26 @@ impl Cluster {
     /// # Errors
     /// It did not come up.
     pub fn start_with(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
+        Self::start_as(binary, restart_observers, None::<fn(&Files) -> Result<Vec<Volume>, Error>>)
+    }
+
+    /// The same, then stopped and started again on the file systems that `mount` makes meanwhile.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn start_on(
+        binary: &Path,
+        restart_observers: &'static str,
+        mount: impl FnOnce(&Files) -> Result<Vec<Volume>, Error>,
+    ) -> Result<Self, Error> {
+        Self::start_as(binary, restart_observers, Some(mount))
+    }
+
+    fn start_as(
+        binary: &Path,
+        restart_observers: &'static str,
+        mount: Option<impl FnOnce(&Files) -> Result<Vec<Volume>, Error>>,
+    ) -> Result<Self, Error> {
         let temporary = tempfile::Builder::new()
             .prefix("quorate-")
             .tempdir()
@@ -68,8 +90,14 @@ impl Cluster {
             output: Arc::default(),
             lifeline: None,
             restart_observers,
+            volumes: Vec::new(),
         };
         cluster.start_again()?;
+        if let Some(mount) = mount {
+            cluster.interrupt()?;
+            cluster.volumes = mount(&cluster.files)?;
+            cluster.start_again()?;
+        }
         Ok(cluster)
     }
 
@@ -96,6 +124,7 @@ impl Cluster {
             output: Arc::default(),
             lifeline: None,
             restart_observers: "never",
+            volumes: Vec::new(),
         };
         cluster.start_again()?;
         Ok(cluster)
@@ -221,6 +250,12 @@ impl Cluster {
         &self.files
     }
 
+    /// The file systems made for it, in the order in which they were.
+    #[must_use]
+    pub fn volumes(&self) -> &[Volume] {
+        &self.volumes
+    }
+
     /// A new client.
     ///
     /// # Errors
@@ -324,6 +359,10 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("quorate dev said:\n{}\n{}", self.said(), self.logs());
+        }
+        for volume in &self.volumes {
+            // A process that waits for a frozen disk does not even die.
+            let _ = volume.thaw();
         }
         self.kill_all();
     }

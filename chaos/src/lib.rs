@@ -21,5 +21,6 @@ pub mod probe;
 pub mod proc;
 pub mod reader;
 pub mod slo;
+pub mod volume;
 
 pub use error::Error;

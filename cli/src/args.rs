@@ -452,6 +452,8 @@ pub enum FaultName {
     ObserverLeader,
     /// kill -9 an observer that does not lead
     Observer,
+    /// Freeze the file system of the leader's write-ahead log (private cluster, needs root)
+    Hang,
 }
 
 #[derive(Debug, Subcommand)]

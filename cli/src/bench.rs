@@ -53,6 +53,7 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
                 FaultName::KillWithSupervisor => Fault::KillWithSupervisor,
                 FaultName::ObserverLeader => Fault::ObserverLeader,
                 FaultName::Observer => Fault::Observer,
+                FaultName::Hang => Fault::Hang,
             };
             let settings = FailoverSettings { fault, repeat, rate: positive("--rate", rate)?, size: size(bytes)? };
             failover(target, &settings, &tell).await?

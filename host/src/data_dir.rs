@@ -234,8 +234,11 @@ fn is_foreign(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
         let name = name.to_string_lossy();
-        let ours =
-            name == LOCK || name.starts_with(IDENTITY) || name.starts_with("supervisor") || name.ends_with(".log");
+        let ours = name == LOCK
+            || name == "lost+found"
+            || name.starts_with(IDENTITY)
+            || name.starts_with("supervisor")
+            || name.ends_with(".log");
         if !ours {
             return Ok(true);
         }

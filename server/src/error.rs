@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 /// Exit status after a flush or append error: the disk cannot be trusted, the supervisor does not restart (B3).
 pub const EXIT_DISK: i32 = 74;
+/// Exit status after a flush that hung for 30 s: the supervisor starts the node again (B4).
+pub const EXIT_HUNG: i32 = 75;
 /// Exit status after the observers refused this identity for good: the supervisor does not restart (S2).
 pub const EXIT_REFUSED: i32 = 77;
 /// Exit status for a mistake in the configuration or a data directory in use: the supervisor does not restart.

@@ -25,6 +25,8 @@ pub enum Fault {
     ObserverLeader,
     /// `kill -9` of an observer that does not lead.
     Observer,
+    /// The disk of the leader's write-ahead log hangs (B4): its file system is frozen. On a private cluster only.
+    Hang,
     /// No fault: a planned handoff to the next replica (H1).
     Handoff,
 }
@@ -38,6 +40,7 @@ impl Fault {
             Self::KillWithSupervisor => "kill-with-supervisor",
             Self::ObserverLeader => "observer-leader",
             Self::Observer => "observer",
+            Self::Hang => "hang",
             Self::Handoff => "handoff",
         }
     }
@@ -76,7 +79,11 @@ struct Measured {
 /// # Errors
 /// The cluster cannot be used at all, or does not come back.
 pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_>) -> Result<Report, Error> {
-    let bench = Bench::prepare(target, 1, tell).await?;
+    let bench = if settings.fault == Fault::Hang {
+        Bench::prepare_on_volumes(target, 1, tell).await?
+    } else {
+        Bench::prepare(target, 1, tell).await?
+    };
     let from = ends(&bench.client, &bench.topic).await?;
     let shape = Shape {
         topic: bench.topic.clone(),
@@ -143,6 +150,10 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
     for victim in &victims {
         victim.kill().map_err(|e| Error::new(format!("kill -9 {victim}: {e}")))?;
     }
+    let hanging = if fault == Fault::Hang { Some(bench.log_volume(whole.leader_node)?) } else { None };
+    if let Some(volume) = hanging {
+        volume.freeze()?;
+    }
     if fault == Fault::Handoff {
         let next = next_replica(&whole);
         let moved = bench.client.admin().handoff(&bench.topic, PartitionNo(0), &next, false).await;
@@ -153,7 +164,11 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
             return Ok(None);
         }
     }
-    let gap = wait_for_gap(run, at).await?;
+    let gap = wait_for_gap(run, at).await;
+    if let Some(volume) = hanging {
+        volume.thaw()?;
+    }
+    let gap = gap?;
     // An observer's death moves no leader.
     let moved = !matches!(fault, Fault::ObserverLeader | Fault::Observer);
     let phases = if moved { wait_for_phases(bench, whole.group_id, known).await? } else { None };
@@ -163,7 +178,7 @@ async fn one(bench: &Bench, run: &Run, fault: Fault, tell: Tell<'_>) -> Result<O
 async fn victims(view: &View, leader: u64, fault: Fault) -> Result<Vec<ProcessId>, Error> {
     match fault {
         Fault::Kill => Ok(vec![view.pid("server", leader).await?]),
-        Fault::Handoff => Ok(Vec::new()),
+        Fault::Handoff | Fault::Hang => Ok(Vec::new()),
         // The supervisor first: it must not see its child die.
         Fault::KillWithSupervisor => Ok(vec![view.supervisor(leader).await?, view.pid("server", leader).await?]),
         Fault::ObserverLeader => observer(view, "leader").await,

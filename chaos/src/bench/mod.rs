@@ -18,10 +18,12 @@ pub use report::{FailoverFigures, Report};
 pub use steady::{steady, SteadySettings};
 
 use crate::cluster::{connect, Cluster, View};
+use crate::layout::{Files, NODES};
 use crate::load::Progress;
 use crate::probe::{machine, Machine};
 use crate::proc::{cpu_by_thread, cpu_of, ProcessId};
 use crate::reader::{read_back, Positions};
+use crate::volume::{unavailable, Volume};
 use crate::Error;
 
 /// Which cluster to measure.
@@ -49,8 +51,11 @@ pub struct Bench {
     /// The machine's limits.
     pub machine: Machine,
     observers: Vec<String>,
-    _cluster: Option<Cluster>,
+    cluster: Option<Cluster>,
 }
+
+/// MiB of a data node's log on a file system of its own.
+const LOG_VOLUME: u64 = 256;
 
 impl Bench {
     /// Measures the machine, connects or starts a cluster, makes a topic and waits until it is whole.
@@ -58,16 +63,59 @@ impl Bench {
     /// # Errors
     /// Whatever fails of it.
     pub async fn prepare(target: Target, partitions: u32, tell: Tell<'_>) -> Result<Self, Error> {
-        let (observers, cluster) = match target {
-            Target::Running(observers) => (observers, None),
+        match target {
+            Target::Running(observers) => Self::prepare_with(observers, None, partitions, tell).await,
             Target::Private(binary) => {
-                tell("starting a private cluster");
-                let started = tokio::task::spawn_blocking(move || Cluster::start_with(&binary, "2s"))
-                    .await
-                    .map_err(|e| Error::new(format!("starting the cluster: {e}")))??;
-                (started.observers(), Some(started))
+                Self::prepare_private(move || Cluster::start_with(&binary, "2s"), partitions, tell).await
             }
+        }
+    }
+
+    /// The same with each data node's write-ahead log on a file system of its own, which can be frozen.
+    ///
+    /// # Errors
+    /// It is not a private cluster, this process may not mount, or whatever fails of it.
+    pub async fn prepare_on_volumes(target: Target, partitions: u32, tell: Tell<'_>) -> Result<Self, Error> {
+        let Target::Private(binary) = target else {
+            let what = "a disk that hangs needs a private cluster, whose logs lie on file systems of their own";
+            return Err(Error::new(format!("{what}: stop the running one, or name no observers")));
         };
+        if let Some(why) = unavailable() {
+            return Err(Error::new(format!("a disk cannot be made to hang here: {why}")));
+        }
+        let mount = |files: &Files| {
+            (1..=NODES).map(|id| Volume::on_disk(&files.data(&format!("node-{id}")).join("wal"), LOG_VOLUME)).collect()
+        };
+        Self::prepare_private(move || Cluster::start_on(&binary, "2s", mount), partitions, tell).await
+    }
+
+    /// The file system of a data node's log.
+    ///
+    /// # Errors
+    /// It has none of its own.
+    pub fn log_volume(&self, node: u64) -> Result<&Volume, Error> {
+        let volumes = self.cluster.as_ref().map(Cluster::volumes).unwrap_or_default();
+        let volume = usize::try_from(node).ok().and_then(|node| volumes.get(node.checked_sub(1)?));
+        volume.ok_or_else(|| Error::new(format!("the log of node {node} has no file system of its own")))
+    }
+
+    async fn prepare_private(
+        start: impl FnOnce() -> Result<Cluster, Error> + Send + 'static,
+        partitions: u32,
+        tell: Tell<'_>,
+    ) -> Result<Self, Error> {
+        tell("starting a private cluster");
+        let started = tokio::task::spawn_blocking(start).await;
+        let started = started.map_err(|e| Error::new(format!("starting the cluster: {e}")))??;
+        Self::prepare_with(started.observers(), Some(started), partitions, tell).await
+    }
+
+    async fn prepare_with(
+        observers: Vec<String>,
+        cluster: Option<Cluster>,
+        partitions: u32,
+        tell: Tell<'_>,
+    ) -> Result<Self, Error> {
         tell("measuring the machine's limits");
         // The private cluster's disk, else the disk that the user works on.
         let place = cluster.as_ref().map_or_else(|| Path::new("."), |cluster| cluster.files().root.as_path());
@@ -80,7 +128,7 @@ impl Bench {
         for partition in 0..partitions {
             view.healthy(&topic, partition).await?;
         }
-        Ok(Self { client, view, topic, run, machine, observers, _cluster: cluster })
+        Ok(Self { client, view, topic, run, machine, observers, cluster })
     }
 
     /// Reads everything back through a client of its own and closes the account into `report`.

@@ -14,6 +14,7 @@ use quorate_proto::v1::Reason;
 
 use super::clock::ClusterClock;
 use super::config::{observer_of, replica_of, ObserverConfig, StartError};
+use super::disk::Disk;
 use super::failover::Failovers;
 use super::handoff::Moves;
 use super::leases::Leases;
@@ -66,6 +67,7 @@ pub struct ObserverCore<P: Policy = Production> {
     /// A received snapshot whose file is being written.
     pub(super) restoring: Option<(LogIndex, Box<Directory>)>,
     pub(super) failed: bool,
+    pub(super) disk: Disk,
 }
 
 impl<P: Policy> ObserverCore<P> {
@@ -122,6 +124,7 @@ impl<P: Policy> ObserverCore<P> {
             saving: None,
             restoring: None,
             failed: false,
+            disk: Disk::default(),
             cfg,
         })
     }
@@ -137,6 +140,7 @@ impl<P: Policy> ObserverCore<P> {
             ObserverEvent::LastHeard(table) => self.table(now, table, out),
             ObserverEvent::Persisted { group, id } => {
                 debug_assert_eq!(group, GroupId::DIRECTORY, "an observer hosts one group");
+                self.disk.flushed(id);
                 self.with_replica(|replica, fx| replica.persisted(now, id, fx));
             }
             ObserverEvent::SessionOpened { session } => {
@@ -203,6 +207,12 @@ impl<P: Policy> ObserverCore<P> {
         self.replica.term()
     }
 
+    /// Its disk takes writes in time (B4).
+    #[must_use]
+    pub fn disk_ok(&self) -> bool {
+        !self.disk.stalled()
+    }
+
     /// Cluster time (W5).
     #[must_use]
     pub fn cluster_time(&self, now: BootTime) -> LogTime {
@@ -261,7 +271,10 @@ impl<P: Policy> ObserverCore<P> {
 
     fn carry_out(&mut self, now: BootTime, effect: ReplicaEffect, out: &mut Out) {
         match effect {
-            ReplicaEffect::Persist(write) => out.push(ObserverEffect::Persist(write)),
+            ReplicaEffect::Persist(write) => {
+                self.disk.written(write.id, now);
+                out.push(ObserverEffect::Persist(write));
+            }
             ReplicaEffect::Send { lane, envelope } => self.send(now, lane, envelope, out),
             ReplicaEffect::Apply(entries) => self.apply(now, entries, out),
             ReplicaEffect::Restore { index, data, term } => self.restore(index, term, data, out),
@@ -286,6 +299,7 @@ impl<P: Policy> ObserverCore<P> {
 
     fn tick(&mut self, now: BootTime, wall: LogTime, out: &mut Out) {
         self.clock.observe(self.cfg.node(), wall, now);
+        self.judge_disk(now);
         self.with_replica(|replica, fx| replica.tick(now, fx));
         self.run(now, out);
         if now < self.next_round {

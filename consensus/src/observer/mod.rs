@@ -10,6 +10,7 @@ mod break_glass;
 mod clock;
 mod config;
 mod core;
+mod disk;
 pub mod effect;
 pub mod event;
 mod failover;

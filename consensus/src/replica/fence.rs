@@ -97,6 +97,11 @@ impl<P: Policy> Replica<P> {
         if !leads && self.installing.is_some() {
             return;
         }
+        if !leads && !self.governed() && self.held {
+            // Its vote for itself would hang with its disk.
+            self.raw.raft.election_elapsed = 0;
+            return;
+        }
         if !leads && self.governed() {
             self.raw.raft.election_elapsed += 1;
             if self.raw.raft.election_elapsed >= self.election_timeout && self.raw.raft.promotable() {
@@ -177,7 +182,8 @@ impl<P: Policy> Replica<P> {
     }
 
     /// Serve no more (`true`) although contact and lease hold, or again (`false`). A leader whose WAL hangs must also
-    /// [`Self::release`], because its followers go on acknowledging it (B4).
+    /// [`Self::release`], because its followers go on acknowledging it (B4). In a self-electing group: do not campaign; a
+    /// leader must also [`Self::transfer`].
     pub fn hold_serving(&mut self, now: BootTime, hold: bool, out: &mut Out) {
         self.held = hold;
         self.drive(now, out);

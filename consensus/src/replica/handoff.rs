@@ -25,6 +25,27 @@ impl<P: Policy> Replica<P> {
         self.raw.raft.prs().get(peer.0).map(|progress| LogIndex(progress.matched))
     }
 
+    /// Self-electing groups: the follower of those allowed that is heard and has most of the log.
+    #[must_use]
+    pub fn successor(&self, allowed: impl Fn(ReplicaId) -> bool) -> Option<ReplicaId> {
+        self.lead.as_ref()?;
+        let prs = self.raw.raft.prs();
+        let followers = self.voters().into_iter().filter(|&peer| peer != self.cfg.me && allowed(peer));
+        let known = followers.filter_map(|peer| prs.get(peer.0).map(|progress| (progress, peer)));
+        let best = known.filter(|(progress, _)| progress.recent_active).max_by_key(|(progress, _)| progress.matched);
+        best.map(|(_, peer)| peer)
+    }
+
+    /// Self-electing groups: asks `to` to take over (raft-rs's own transfer; it gives up by itself after an election
+    /// time-out). Nothing on this path waits for the own flush.
+    pub fn transfer(&mut self, now: BootTime, to: ReplicaId, out: &mut Out) {
+        if self.stopped() || self.governed() || self.lead.is_none() {
+            return;
+        }
+        self.raw.transfer_leader(to.0);
+        self.drive(now, out);
+    }
+
     /// Gives leadership up for good, in favour of the holder of `permit`, which must have the whole log: otherwise it
     /// would only lose the election. Does nothing if this replica does not lead in the permit's term.
     pub fn hand_over(&mut self, now: BootTime, permit: &Permit, out: &mut Out) {

@@ -43,6 +43,8 @@ impl<P: Policy> Replica<P> {
             M::MsgRequestVoteResponse | M::MsgRequestPreVoteResponse => self.vote_response(now, envelope, out),
             M::MsgAppendResponse | M::MsgHeartbeatResponse => self.response(now, envelope, out),
             M::MsgTimeoutNow if self.governed() => self.time_out_now(now, envelope, out),
+            // An observer that gives its leadership away: only the leader itself, in its own term.
+            M::MsgTimeoutNow if self.is_led_by(&envelope) && !self.held => self.step(envelope.message, out),
             _ => Self::note(out, Note::Dropped("kind")),
         }
         self.drive(now, out);
@@ -97,6 +99,10 @@ impl<P: Policy> Replica<P> {
         }
         let newest = self.incarnations.get(&envelope.from).copied().unwrap_or_default();
         (envelope.from_incarnation < newest).then_some("incarnation")
+    }
+
+    fn is_led_by(&self, envelope: &Envelope) -> bool {
+        self.leader() == Some(envelope.from) && envelope.message.term == self.term().0
     }
 
     fn learn_releases(&mut self, envelope: &Envelope) {

@@ -8,6 +8,10 @@ use std::time::Duration;
 /// afterwards, whatever it looks like (B2, B3, S2).
 pub const EXIT_DISK: i32 = 74;
 
+/// Exit status after a flush that hung for too long (B4). Nothing is known to be lost: the supervisor starts the node
+/// again, and it reads its log from the disk instead of the system's cache ([`super::WalConfig::distrust_cache`]).
+pub const EXIT_HUNG: i32 = 75;
+
 /// Time between the poisoning and the exit: enough to close fences and to tell observers and peers, on a path that
 /// touches no disk. The whole must end within 200 ms (B3).
 pub const EXIT_GRACE: Duration = Duration::from_millis(150);
@@ -22,6 +26,12 @@ pub fn exit_on_poison() {
     if spawned.is_err() {
         exit(EXIT_DISK);
     }
+}
+
+/// Ends the process with [`EXIT_HUNG`]. The thread that waits for the disk keeps the process from ending entirely until
+/// the disk lets go of it; it serves nobody from here on. Call it from [`super::WalNotices::hung`].
+pub fn exit_on_hang() -> ! {
+    exit(EXIT_HUNG)
 }
 
 /// Makes every panic of every thread end the process, after the usual message. First line of `main` of every

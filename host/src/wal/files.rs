@@ -10,7 +10,7 @@ use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteE
 
 use super::queue::Shared;
 use super::tail::lost_records;
-use super::{FaultPolicy, TailCut};
+use super::{FaultPolicy, TailCut, WriteAs};
 
 type Fd = <DefaultFileSystem as FileSystem>::Handle;
 type RawWriter = <DefaultFileSystem as FileSystem>::Writer;
@@ -89,10 +89,11 @@ impl Files {
 
 impl FileSystem for Files {
     type Handle = LogFile;
-    type Reader = RawReader;
+    type Reader = LogReader;
     type Writer = LogWriter;
 
     fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<LogFile> {
+        self.0.faults.before_room(path.as_ref())?;
         let fd = DefaultFileSystem.create(&path)?;
         Ok(self.wrap(path.as_ref(), fd))
     }
@@ -110,8 +111,9 @@ impl FileSystem for Files {
         DefaultFileSystem.rename(from, to)
     }
 
-    fn new_reader(&self, handle: Arc<LogFile>) -> io::Result<RawReader> {
-        DefaultFileSystem.new_reader(Arc::clone(&handle.fd))
+    fn new_reader(&self, handle: Arc<LogFile>) -> io::Result<LogReader> {
+        let raw = DefaultFileSystem.new_reader(Arc::clone(&handle.fd))?;
+        Ok(LogReader { raw, path: handle.path.clone(), disk: Arc::clone(&handle.disk) })
     }
 
     fn new_writer(&self, handle: Arc<LogFile>) -> io::Result<LogWriter> {
@@ -157,11 +159,12 @@ pub(super) struct LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.disk
-            .faults
-            .before_write(&self.path, bytes.len())
-            .and_then(|()| self.raw.write(bytes))
-            .map_err(|error| self.disk.failed("append", &self.path, error))
+        let written = self.disk.faults.before_write(&self.path, bytes.len()).and_then(|how| match how {
+            WriteAs::Whole => self.raw.write(bytes),
+            WriteAs::Short(taken) => self.raw.write(&bytes[..taken.max(1).min(bytes.len())]),
+            WriteAs::Flipped { byte, bit } => self.raw.write(&flipped(bytes, byte, bit)),
+        });
+        written.map_err(|error| self.disk.failed("append", &self.path, error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -181,22 +184,72 @@ impl WriteExt for LogWriter {
     }
 
     fn allocate(&mut self, offset: usize, size: usize) -> io::Result<()> {
+        self.disk.faults.before_room(&self.path)?;
         self.raw.allocate(offset, size)
     }
+}
+
+/// A copy with one bit changed.
+fn flipped(bytes: &[u8], byte: usize, bit: u8) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    if let Some(byte) = changed.get_mut(byte) {
+        *byte ^= 1 << (bit % 8);
+    }
+    changed
+}
+
+/// Reads one file.
+pub(super) struct LogReader {
+    raw: RawReader,
+    path: PathBuf,
+    disk: Arc<Disk>,
+}
+
+impl Read for LogReader {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.raw.read(into)?;
+        self.disk.faults.after_read(&self.path, &mut into[..count])?;
+        Ok(count)
+    }
+}
+
+impl Seek for LogReader {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.raw.seek(position)
+    }
+}
+
+/// Files of a log in its directory.
+fn log_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ext| ext == "raftlog" || ext == "rewrite") {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}
+
+/// After a flush whose result nobody learnt (the process ended while it hung): flushes what the system still holds back,
+/// then makes it forget what it holds, so that recovery reads the disk. Pages whose write-back failed count as clean and
+/// would be read as if they were there.
+pub(super) fn distrust_cache(dir: &Path) -> io::Result<()> {
+    for path in log_files(dir)? {
+        let file = fs::File::open(&path)?;
+        file.sync_data()?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+    }
+    Ok(())
 }
 
 /// Flushes every file of the log and the directory (B1): raft-engine does not flush an intact tail at open, so what
 /// a killed process had appended but not flushed would be taken for durable. Returns how many files.
 pub(super) fn flush_all(dir: &Path) -> io::Result<usize> {
-    let mut count = 0;
-    for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
-        let is_log = path.extension().is_some_and(|ext| ext == "raftlog" || ext == "rewrite");
-        if is_log {
-            fs::File::open(&path)?.sync_data()?;
-            count += 1;
-        }
+    let files = log_files(dir)?;
+    for path in &files {
+        fs::File::open(path)?.sync_data()?;
     }
     fs::File::open(dir)?.sync_all()?;
-    Ok(count)
+    Ok(files.len())
 }

@@ -11,7 +11,9 @@
 //! - **B3** an append or flush error *poisons* the log: the writer parks for ever (so raft-engine can neither
 //!   return `Ok` to anybody nor unwind), [`WalNotices::poisoned`] is called once, nothing is retried; the process
 //!   must exit with [`EXIT_DISK`] (see [`exit_on_poison`]).
-//! - **B4** tokens pass through the queue; [`Wal::flush_age`] tells how long the flush in flight has taken.
+//! - **B4** tokens pass through the queue; [`Wal::flush_age`] tells how long the flush in flight has taken. One that
+//!   hangs for [`WalConfig::hang_after`] is told once by a watching thread ([`WalNotices::hung`]): the event loop may
+//!   hang with the disk.
 //!
 //! Facts of raft-engine 0.4.2 that this module is built around: `Engine::sync()` does nothing, a write is durable
 //! only as `write(non-empty batch, sync = true)`; followers of a failed write group get `Ok`, hence one writer;
@@ -23,6 +25,7 @@ mod files;
 mod queue;
 mod recover;
 mod tail;
+mod watch;
 mod writer;
 
 #[cfg(test)]
@@ -42,8 +45,8 @@ use quorate_proto::time::BootTime;
 use raft::eraftpb::{Entry, HardState};
 
 use crate::clock::Clock;
-pub use exit::{exit_on_poison, install_abort_hook, EXIT_DISK, EXIT_GRACE};
-pub use fault::{FaultPolicy, NoFaults, ScriptedFaults};
+pub use exit::{exit_on_hang, exit_on_poison, install_abort_hook, EXIT_DISK, EXIT_GRACE, EXIT_HUNG};
+pub use fault::{Fault, FaultPolicy, NoFaults, ScriptedFaults, WriteAs};
 use queue::Shared;
 
 /// Sizes of the log's files (`3-architecture`, storage).
@@ -71,6 +74,10 @@ pub struct WalConfig {
     pub queue_bytes: u64,
     /// Purge of obsolete files at most this often, when nothing waits.
     pub purge_every: Duration,
+    /// A flush that hangs for so long is told to [`WalNotices::hung`] (B4).
+    pub hang_after: Duration,
+    /// The last process ended while a flush hung: read the disk, not what the system remembers of it.
+    pub distrust_cache: bool,
 }
 
 impl WalConfig {
@@ -83,6 +90,8 @@ impl WalConfig {
             batch_bytes: 4 << 20,
             queue_bytes: 64 << 20,
             purge_every: Duration::from_secs(5),
+            hang_after: Duration::from_secs(30),
+            distrust_cache: false,
         }
     }
 }
@@ -161,6 +170,9 @@ pub trait WalNotices: Send + Sync + 'static {
     /// An append or flush failed (B3). Called once, from the failing thread, which never runs again.
     /// The receiver stops serving, releases what it can, and exits with [`EXIT_DISK`] within [`EXIT_GRACE`].
     fn poisoned(&self, reason: &str);
+    /// A flush hangs for [`WalConfig::hang_after`] (B4). Called once, from the watching thread. The receiver ends the
+    /// process with [`EXIT_HUNG`]: whatever the flush returns one day, nobody waits for it any more.
+    fn hung(&self, since: Duration);
 }
 
 /// What the log held of one group.

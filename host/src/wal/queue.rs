@@ -31,6 +31,7 @@ pub(super) struct Shared {
     work: Condvar,
     fetch_work: Condvar,
     end: Condvar,
+    watch: Condvar,
     queued_bytes: AtomicU64,
     limit: u64,
     /// Start of the flush in flight, nanoseconds of BOOTTIME; 0 = none.
@@ -57,6 +58,7 @@ impl Shared {
             work: Condvar::new(),
             fetch_work: Condvar::new(),
             end: Condvar::new(),
+            watch: Condvar::new(),
             queued_bytes: AtomicU64::new(0),
             limit,
             flush_started: AtomicU64::new(0),
@@ -141,12 +143,22 @@ impl Shared {
         self.state().stop = true;
         self.work.notify_all();
         self.fetch_work.notify_all();
+        self.watch.notify_all();
+    }
+
+    /// Waits for the end of the log for at most `patience`; whether it came.
+    pub(super) fn stopped_within(&self, patience: Duration) -> bool {
+        let state = self.state();
+        let over = |state: &mut State| !state.stop && state.ended.is_none();
+        let (state, _) = self.watch.wait_timeout_while(state, patience, over).unwrap_or_else(PoisonError::into_inner);
+        state.stop || state.ended.is_some()
     }
 
     /// The writer left its loop (`true`) or is parked for ever (`false`).
     fn ended(&self, clean: bool) {
         self.state().ended.get_or_insert(clean);
         self.end.notify_all();
+        self.watch.notify_all();
     }
 
     pub(super) fn ended_clean(&self) {
@@ -207,8 +219,18 @@ impl Shared {
     }
 
     pub(super) fn flush_age(&self) -> Option<Duration> {
+        self.flush_in_flight().map(|started| self.clock.now().since(started))
+    }
+
+    /// The flush in flight, by its beginning.
+    pub(super) fn flush_in_flight(&self) -> Option<BootTime> {
         let started = BootTime(self.flush_started.load(Ordering::Relaxed));
-        (started != BootTime::ZERO).then(|| self.clock.now().since(started))
+        (started != BootTime::ZERO).then_some(started)
+    }
+
+    /// B4: it hangs.
+    pub(super) fn hung(&self, since: Duration) {
+        self.notices.hung(since);
     }
 
     pub(super) fn last_flush(&self) -> BootTime {

@@ -23,6 +23,7 @@ struct Channel(Mutex<Sender<Event>>);
 enum Event {
     Done(Vec<WalNotice>),
     Poisoned(String),
+    Hung,
 }
 
 impl WalNotices for Channel {
@@ -31,6 +32,9 @@ impl WalNotices for Channel {
     }
     fn poisoned(&self, reason: &str) {
         let _ = self.0.lock().unwrap().send(Event::Poisoned(reason.into()));
+    }
+    fn hung(&self, _since: Duration) {
+        let _ = self.0.lock().unwrap().send(Event::Hung);
     }
 }
 
@@ -45,9 +49,12 @@ struct Log {
 
 impl Log {
     fn open(dir: &Path) -> Self {
+        Self::open_as(WalConfig::new(dir, WalProfile::Dev))
+    }
+
+    fn open_as(config: WalConfig) -> Self {
         let (send, events) = channel();
         let faults = Arc::new(ScriptedFaults::default());
-        let config = WalConfig::new(dir, WalProfile::Dev);
         let notices = Arc::new(Channel(Mutex::new(send)));
         let (wal, recovered) =
             Wal::open(config, Arc::clone(&faults) as Arc<dyn FaultPolicy>, Arc::new(SystemClock), notices).unwrap();
@@ -73,7 +80,7 @@ impl Log {
                     self.batches += 1;
                     self.seen.extend(notices);
                 }
-                Event::Poisoned(reason) => panic!("poisoned: {reason}"),
+                other => panic!("{other:?}"),
             }
         }
     }
@@ -238,7 +245,7 @@ fn writes_that_wait_share_one_flush_and_one_notice() {
     let mut log = Log::open(&log_path(&dir));
     log.persist(first(2));
     let (flushes, batches) = (log.faults.flushes(), log.batches);
-    log.faults.stall();
+    log.faults.inject(Fault::Stall);
     log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(6..7, 6), ..write(2, 2) })]);
     while log.faults.flushes() == flushes {
         std::thread::yield_now();
@@ -250,7 +257,7 @@ fn writes_that_wait_share_one_flush_and_one_notice() {
     }
     log.wal.submit([WalRequest::Token { seq: 7 }]);
     assert!(log.wal.queued_bytes() > 0);
-    log.faults.resume();
+    log.faults.lift(Fault::Stall);
     log.wait_for(|notice| matches!(notice, WalNotice::Token { seq: 7, age } if !age.is_zero()));
     assert_eq!(log.faults.flushes() - flushes, 2, "one for the first, one for all that waited");
     assert_eq!(log.batches - batches, 2);
@@ -276,11 +283,11 @@ fn a_token_alone_needs_no_flush_and_a_canary_does_one() {
     assert!(Log::open(&log_path(&dir)).recovered.groups.is_empty(), "the canary is no group");
 }
 
-fn poisoned_after(inject: impl Fn(&ScriptedFaults), expected: &str) {
+fn poisoned_after(fault: Fault, expected: &str) {
     let dir = dir();
     let mut log = Log::open(&log_path(&dir));
     log.persist(first(2));
-    inject(&log.faults);
+    log.faults.inject(fault);
     let begun = log.faults.flushes();
     for id in 2..5 {
         log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(4 + id..5 + id, 6), ..write(2, id) })]);
@@ -288,7 +295,7 @@ fn poisoned_after(inject: impl Fn(&ScriptedFaults), expected: &str) {
     log.wal.submit([WalRequest::Token { seq: 1 }]);
     match log.next() {
         Event::Poisoned(reason) => assert!(reason.contains(expected), "{reason}"),
-        Event::Done(notices) => panic!("acknowledged after an error: {notices:?}"),
+        other => panic!("acknowledged after an error: {other:?}"),
     }
     assert!(log.wal.is_poisoned());
     let tried = log.faults.flushes() - begun;
@@ -300,12 +307,97 @@ fn poisoned_after(inject: impl Fn(&ScriptedFaults), expected: &str) {
 
 #[test]
 fn a_flush_error_never_acknowledges_and_is_never_retried() {
-    poisoned_after(ScriptedFaults::fail_flushes, "injected flush error");
+    poisoned_after(Fault::FlushError, "injected flush error");
 }
 
 #[test]
 fn an_append_error_never_acknowledges() {
-    poisoned_after(ScriptedFaults::fail_writes, "injected write error");
+    poisoned_after(Fault::WriteError, "injected write error");
+}
+
+#[test]
+fn a_full_disk_never_acknowledges() {
+    poisoned_after(Fault::DiskFull, "No space left on device");
+}
+
+#[test]
+fn short_writes_are_gone_on_with_and_lose_nothing() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.faults.inject(Fault::ShortWrites);
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..40, 6), ..write(2, 2) });
+    log.wal.close();
+    let log = Log::open(&log_path(&dir));
+    assert_eq!((&log.recovered.tail_cut, &log.group(2).entries), (&None, &entries(6..40, 6)));
+}
+
+#[test]
+fn without_room_to_set_aside_what_there_is_takes_writes() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.faults.inject(Fault::NoRoom);
+    log.persist(first(2));
+    // More than raft-engine sets aside at a time.
+    let large = "x".repeat(1 << 20);
+    for index in 6..12 {
+        log.persist(PersistWrite { entries: vec![entry(index, 6, &large)], ..write(2, index) });
+    }
+    drop(log);
+    assert_eq!(last_index(Log::open(&log_path(&dir)).group(2)), 11);
+}
+
+#[test]
+fn a_bit_that_changed_on_its_way_to_the_disk_is_never_read_back_as_good() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.faults.inject(Fault::FlipWritten);
+    log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
+    log.faults.lift(Fault::FlipWritten);
+    log.persist(PersistWrite { entries: entries(9..12, 6), ..write(2, 3) });
+    drop(log);
+    let log = Log::open(&log_path(&dir));
+    let cut = log.recovered.tail_cut.clone().expect("the damage was found");
+    assert!(cut.lost, "flushed records stand behind it: {cut:?}");
+    assert!(log.group(2).entries.is_empty(), "nothing behind the damage is taken");
+}
+
+#[test]
+fn a_bit_that_changed_on_the_disk_is_not_handed_out() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.persist(PersistWrite { entries: entries(6..30, 6), ..write(2, 2) });
+    let fetch = WalRequest::Fetch { group: GroupId(2), from: LogIndex(6), to: LogIndex(30), max_bytes: u64::MAX };
+    log.faults.inject(Fault::FlipRead);
+    log.wal.submit([fetch]);
+    log.wait_for(|notice| matches!(notice, WalNotice::Fetched { .. }));
+    assert!(matches!(log.seen.last(), Some(WalNotice::Fetched { entries: None, .. })), "{:?}", log.seen.last());
+    let again = WalRequest::Fetch { group: GroupId(2), from: LogIndex(6), to: LogIndex(30), max_bytes: u64::MAX };
+    log.faults.lift(Fault::FlipRead);
+    log.seen.clear();
+    log.wal.submit([again]);
+    log.wait_for(|notice| matches!(notice, WalNotice::Fetched { entries: Some(found), .. } if found.len() == 24));
+}
+
+#[test]
+fn a_flush_that_hangs_is_told_once_acknowledges_nothing_and_may_still_end() {
+    let dir = dir();
+    let config = WalConfig { hang_after: Duration::from_millis(60), ..WalConfig::new(log_path(&dir), WalProfile::Dev) };
+    let mut log = Log::open_as(config);
+    log.persist(first(2));
+    log.faults.inject(Fault::Stall);
+    log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) })]);
+    assert!(matches!(log.next(), Event::Hung));
+    assert!(log.wal.flush_age().is_some());
+    log.faults.lift(Fault::Stall);
+    log.wait_for(|notice| matches!(notice, WalNotice::Persisted { id: PersistId(2), .. }));
+    drop(log);
+    // What a process finds that was ended in such a flush.
+    let config = WalConfig { distrust_cache: true, ..WalConfig::new(log_path(&dir), WalProfile::Dev) };
+    let log = Log::open_as(config);
+    assert_eq!((&log.recovered.tail_cut, &log.group(2).entries), (&None, &entries(6..9, 6)));
 }
 
 #[test]

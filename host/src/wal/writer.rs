@@ -13,9 +13,10 @@ use quorate_proto::ids::GroupId;
 use quorate_proto::time::BootTime;
 use raft_engine::{Command, Config, Engine, Error, LogBatch, ReadableSize, RecoveryMode};
 
-use super::files::{flush_all, Files};
+use super::files::{distrust_cache, flush_all, Files};
 use super::queue::{weight, Shared};
 use super::recover::{self, RaftEntry, CANARY_GROUP, HARD_STATE};
+use super::watch::watch;
 use super::{FaultPolicy, Recovered, Wal, WalConfig, WalError, WalNotice, WalNotices, WalProfile, WalRequest};
 use crate::clock::Clock;
 
@@ -67,6 +68,7 @@ pub(super) fn open(
             match recovered {
                 Ok(Ok((engine, recovered))) => {
                     let _ = opened.send(Ok(recovered));
+                    start_watch(&thread_shared, thread_config.hang_after);
                     let writer = Writer { engine: Arc::new(engine), config: thread_config, shared: thread_shared };
                     writer.run();
                 }
@@ -85,12 +87,28 @@ pub(super) fn open(
     }
 }
 
+fn start_watch(shared: &Arc<Shared>, hang_after: Duration) {
+    let watched = Arc::clone(shared);
+    let run = move || watch(&watched, hang_after);
+    if let Err(error) = thread::Builder::new().name("wal-watch".into()).spawn(run) {
+        // Stalls are still noticed by the tokens; only the exit after a long one is missing.
+        tracing::error!(%error, "write-ahead log: nobody watches for a flush that hangs");
+    }
+}
+
 fn recover_log(
     config: &WalConfig,
     shared: &Arc<Shared>,
     faults: Arc<dyn FaultPolicy>,
 ) -> Result<(Engine<Files>, Recovered), WalError> {
     let engine_error = |reason: String| WalError::Engine { dir: config.dir.clone(), reason };
+    if config.distrust_cache {
+        distrust_cache(&config.dir).map_err(|source| WalError::Io {
+            dir: config.dir.clone(),
+            what: "flush files of a process that ended while a flush hung",
+            source,
+        })?;
+    }
     let files = Arc::new(Files::new(Arc::clone(shared), faults, config.profile == WalProfile::Production));
     let engine = Engine::open_with_file_system(config.profile.config(&config.dir), Arc::clone(&files))
         .map_err(|error| engine_error(error.to_string()))?;

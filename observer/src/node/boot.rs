@@ -52,7 +52,9 @@ pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) ->
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (post, mailbox) = mailbox(MAILBOX);
     let notices = Arc::new(FromWal { post: post.clone() });
-    let wal_config = WalConfig::new(config.data_dir.join("wal"), WalProfile::Observer);
+    let mut wal_config = WalConfig::new(config.data_dir.join("wal"), WalProfile::Observer);
+    // Nobody tells an observer how its last process ended, and its log is small.
+    wal_config.distrust_cache = true;
     let (wal, mut recovered) = Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(&clock), notices)
         .map_err(|e| ObserverError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);

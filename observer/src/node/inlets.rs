@@ -6,7 +6,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_consensus::observer::ObserverEvent;
 use quorate_host::transport::PeerSink;
 use quorate_host::turn::Post;
-use quorate_host::wal::{exit_on_poison, Wal, WalNotice, WalNotices};
+use quorate_host::wal::{exit_on_hang, exit_on_poison, Wal, WalNotice, WalNotices};
 use quorate_proto::control::LastHeard;
 use quorate_proto::ids::NodeId;
 
@@ -34,6 +34,9 @@ pub(crate) enum ShellEvent {
     Terminate,
 }
 
+/// A log line gets this long to be written.
+const LAST_LINE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// What the write-ahead log tells.
 pub(super) struct FromWal {
     pub post: Post<ShellEvent>,
@@ -47,6 +50,16 @@ impl WalNotices for FromWal {
     fn poisoned(&self, reason: &str) {
         exit_on_poison();
         self.post.push(ShellEvent::Poisoned(reason.to_owned()));
+    }
+
+    fn hung(&self, since: std::time::Duration) {
+        // It does not lead since the first second (B4). A log line may hang with the disk: nobody waits for it.
+        let line = move || tracing::error!(?since, "a flush of the write-ahead log hangs: leaving with status 75");
+        let _ = std::thread::Builder::new().name("last-line".to_owned()).spawn(line).map(|line| {
+            std::thread::sleep(LAST_LINE);
+            line.is_finished()
+        });
+        exit_on_hang();
     }
 }
 

@@ -24,7 +24,7 @@ use super::inlets::{fail, FromPeers, FromWal, ShellEvent, MAILBOX, SUSPECT};
 use super::metrics::NodeMetrics;
 use super::shell::Shell;
 use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
-use crate::error::{ServerError, EXIT_DISK};
+use crate::error::{ServerError, EXIT_DISK, EXIT_HUNG};
 use crate::keys::DataKeys;
 use crate::storage::{
     self, Checkpoint, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
@@ -57,9 +57,10 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         WalSize::Production => WalProfile::Production,
         WalSize::Dev => WalProfile::Dev,
     };
-    let (wal, recovered) =
-        Wal::open(WalConfig::new(config.wal_dir(), profile), Arc::new(NoFaults), Arc::clone(&clock), notices)
-            .map_err(|e| ServerError::Wal(e.to_string()))?;
+    let wal_config =
+        WalConfig { distrust_cache: last_exit() == Some(EXIT_HUNG), ..WalConfig::new(config.wal_dir(), profile) };
+    let (wal, recovered) = Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(&clock), notices)
+        .map_err(|e| ServerError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);
     let partitions = config.data_dir.join("partitions");
     let lost_groups = lost_groups(&partitions, &recovered).map_err(|e| ServerError::Storage(e.to_string()))?;
@@ -144,10 +145,15 @@ fn tell_supervisor(data_dir: &DataDir) {
     }
 }
 
+/// How the last process ended, as far as its supervisor tells.
+fn last_exit() -> Option<i32> {
+    std::env::var(ENV_LAST_EXIT).ok()?.parse().ok()
+}
+
 /// B2: may flushed entries be missing from the log? A marker stays until every replica caught up.
 fn judge(dir: &Path, recovered: &Recovered, shorter: Option<String>, same_boot: bool) -> Result<bool, ServerError> {
     let marker = dir.join(SUSPECT);
-    let after_disk_error = std::env::var(ENV_LAST_EXIT).is_ok_and(|status| status == EXIT_DISK.to_string());
+    let after_disk_error = last_exit() == Some(EXIT_DISK);
     let why = if after_disk_error {
         "the last process met a disk error".to_owned()
     } else if let Some(cut) = recovered.tail_cut.as_ref().filter(|cut| cut.lost || !same_boot) {

@@ -7,7 +7,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_consensus::node::NodeEvent;
 use quorate_host::transport::PeerSink;
 use quorate_host::turn::Post;
-use quorate_host::wal::{exit_on_poison, Wal, WalNotice, WalNotices};
+use quorate_host::wal::{exit_on_hang, exit_on_poison, Wal, WalNotice, WalNotices};
 use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
 
 use crate::services::Request;
@@ -45,6 +45,9 @@ impl From<Request> for ShellEvent {
 /// Name of the marker that says that the log is suspect whatever it looks like (B2).
 pub(super) const SUSPECT: &str = "SUSPECT";
 
+/// A log line gets this long to be written.
+const LAST_LINE: std::time::Duration = std::time::Duration::from_millis(50);
+
 /// What the write-ahead log tells.
 pub(super) struct FromWal {
     pub post: Post<ShellEvent>,
@@ -58,6 +61,16 @@ impl WalNotices for FromWal {
 
     fn poisoned(&self, reason: &str) {
         fail(&self.post, &self.data_dir, reason);
+    }
+
+    fn hung(&self, since: std::time::Duration) {
+        // The leaders are gone since the first second (B4). A log line may hang with the disk: nobody waits for it.
+        let line = move || tracing::error!(?since, "a flush of the write-ahead log hangs: leaving with status 75");
+        let _ = std::thread::Builder::new().name("last-line".to_owned()).spawn(line).map(|line| {
+            std::thread::sleep(LAST_LINE);
+            line.is_finished()
+        });
+        exit_on_hang();
     }
 }
 

@@ -157,6 +157,7 @@ async fn last_notice(logged: Option<notices::Logged>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::EXIT_HUNG;
 
     #[test]
     fn restarts_wait_longer_each_time_until_the_node_stays_up() {
@@ -165,6 +166,8 @@ mod tests {
         assert_eq!(verdict(Some(-9), second, second), Verdict::Restart(2 * second));
         assert_eq!(verdict(Some(1), second, 16 * second), Verdict::Restart(30 * second));
         assert_eq!(verdict(Some(1), 11 * second, 30 * second), Verdict::Restart(second));
+        // A disk that hung loses nothing, and may be well by then.
+        assert_eq!(verdict(Some(EXIT_HUNG), 60 * second, Duration::ZERO), Verdict::Restart(second));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use quorate_proto::ids::Incarnation;
 use rustix::fs::{flock, FlockOperation};
 
-use crate::error::{ServerError, EXIT_DISK};
+use crate::error::{ServerError, EXIT_DISK, EXIT_HUNG};
 
 const NAME: &str = "supervisor.pid";
 
@@ -89,7 +89,7 @@ impl StateFile {
 
     /// Status of the last node, if it was the disk's: the log is suspect whatever it looks like (B2).
     pub fn last_exit(&self) -> Option<i32> {
-        self.last_exit.filter(|status| *status == EXIT_DISK)
+        self.last_exit.filter(|status| matches!(*status, EXIT_DISK | EXIT_HUNG))
     }
 
     /// A node runs.

@@ -37,6 +37,8 @@ pub struct World {
     pub cut: BTreeSet<(NodeId, NodeId)>,
     /// Observers whose flushes do not end.
     pub hung: BTreeSet<NodeId>,
+    /// What they wait for.
+    unflushed: Vec<(NodeId, ObserverEvent)>,
     /// Everything that observers said to data nodes.
     pub said: Vec<(BootTime, NodeId, NodeId, SessionDown)>,
     pub admin: BTreeMap<Ticket, Result<DirectoryVersion, Refusal>>,
@@ -100,6 +102,7 @@ impl World {
             nodes: (1..=3).map(node).collect(),
             cut: BTreeSet::new(),
             hung: BTreeSet::new(),
+            unflushed: Vec::new(),
             said: Vec::new(),
             admin: BTreeMap::new(),
             exits: BTreeMap::new(),
@@ -216,6 +219,16 @@ impl World {
         ticket
     }
 
+    /// The observer's flushes end again.
+    pub fn unhang(&mut self, observer: NodeId) {
+        self.hung.remove(&observer);
+        let (ended, others) = std::mem::take(&mut self.unflushed).into_iter().partition(|(of, _)| *of == observer);
+        self.unflushed = others;
+        for (observer, event) in ended {
+            self.send(observer, event);
+        }
+    }
+
     /// A node says something to all observers.
     pub fn up(&mut self, node: NodeId, message: SessionUp) {
         let to: Vec<(NodeId, Ticket)> =
@@ -261,8 +274,10 @@ impl World {
     fn effect(&mut self, observer: NodeId, effect: ObserverEffect) {
         match effect {
             ObserverEffect::Persist(write) => {
-                if !self.hung.contains(&observer) {
-                    let event = ObserverEvent::Persisted { group: write.group, id: write.id };
+                let event = ObserverEvent::Persisted { group: write.group, id: write.id };
+                if self.hung.contains(&observer) {
+                    self.unflushed.push((observer, event));
+                } else {
                     self.queue.push_back((observer, event));
                 }
             }

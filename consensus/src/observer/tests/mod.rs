@@ -1,5 +1,6 @@
 //! The observers together: who may decide, when, and what reaches the data nodes.
 
+mod disk;
 mod handoff;
 mod harness;
 mod repair;
