@@ -50,7 +50,12 @@ pub async fn run(verb: NodeVerb, global: &Global, output: &Output) -> Result<Exi
             n.role.clone(),
             n.address.clone(),
             n.pid.to_string(),
-            if n.state.is_empty() { n.health.clone() } else { format!("{}, {}", n.health, n.state) },
+            [&n.health, &n.state, &n.disk]
+                .map(String::as_str)
+                .into_iter()
+                .filter(|text| !text.is_empty())
+                .collect::<Vec<_>>()
+                .join(", "),
             if n.role == "server" { n.leaders.to_string() } else { "-".to_owned() },
             if n.role == "server" { n.replicas.to_string() } else { "-".to_owned() },
         ]
@@ -106,6 +111,7 @@ fn value(n: &NodeDescription) -> Value {
         "incarnation": n.incarnation,
         "health": n.health,
         "state": n.state,
+        "disk": n.disk,
         "leaders": n.leaders,
         "replicas": n.replicas,
         "version": n.version,

@@ -125,6 +125,7 @@ pub fn value(p: &PartitionDescription) -> Value {
                 "node_id": r.node,
                 "replica": r.replica,
                 "state": r.state,
+                "disk": r.disk,
                 "last_index": r.last_index,
                 "lag": r.lag,
             })
@@ -160,7 +161,13 @@ fn show(output: &Output, p: &PartitionDescription) {
         output.line(&format!("digest {}", p.digest));
     }
     let rows = p.replicas.iter().map(|r| {
-        vec![r.node_name.clone(), r.replica.to_string(), r.state.clone(), r.last_index.to_string(), r.lag.to_string()]
+        vec![
+            r.node_name.clone(),
+            r.replica.to_string(),
+            if r.disk.is_empty() { r.state.clone() } else { format!("{}, {}", r.state, r.disk) },
+            r.last_index.to_string(),
+            r.lag.to_string(),
+        ]
     });
     output.table(&["node", "replica", "state", "last index", "lag"], rows.collect(), &[1, 3, 4]);
     let source = if p.authoritative {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use quorate_proto::control::{Ended, Permit};
+use quorate_proto::control::{Ended, Permit, Room};
 use quorate_proto::ids::{GroupId, Incarnation, LogIndex, OperationId, PermitEpoch, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
@@ -87,6 +87,8 @@ pub struct Envelope {
     pub forwarded: Option<Box<Forwarded>>,
     /// `STALE_INCARNATION`: the answer to a message that has no receiver here (M3). Nothing else in it counts.
     pub stale: bool,
+    /// Room on the sender's disks (B5).
+    pub room: Room,
     /// The message itself.
     pub message: Message,
 }
@@ -111,6 +113,7 @@ impl Envelope {
             last: None,
             forwarded: None,
             stale: true,
+            room: Room::Ample,
             message,
         }
     }

@@ -24,5 +24,6 @@ pub mod observer;
 pub mod partition;
 pub mod policy;
 pub mod replica;
+pub mod space;
 pub mod timing;
 pub mod why;

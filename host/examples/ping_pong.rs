@@ -61,6 +61,7 @@ fn envelope(from: u64, to: u64, bytes: usize) -> Box<Envelope> {
         last: None,
         forwarded: None,
         stale: false,
+        room: quorate_proto::control::Room::Ample,
         message,
     })
 }

@@ -236,6 +236,7 @@ fn is_foreign(dir: &Path) -> io::Result<bool> {
         let name = name.to_string_lossy();
         let ours = name == LOCK
             || name == "lost+found"
+            || name == "ballast"
             || name.starts_with(IDENTITY)
             || name.starts_with("supervisor")
             || name.ends_with(".log");

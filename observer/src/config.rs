@@ -4,11 +4,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use quorate_consensus::space::Marks;
 use quorate_consensus::timing::Timing;
+use quorate_host::space::Disks;
 use quorate_proto::ids::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ObserverError;
+
+/// An observer writes little: its log is at most 64 MB in files of 16 MB, a snapshot of the directory a few MB.
+const MARKS: Marks = Marks {
+    soft_bytes: 512 << 20,
+    hard_bytes: 256 << 20,
+    soft_inodes: 2_000,
+    hard_inodes: 500,
+    ballast_bytes: 64 << 20,
+};
 
 /// One observer of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +63,16 @@ pub struct ObserverConfig {
     pub log_filter: String,
     /// A snapshot of the directory is written after this many changes.
     pub snapshot_entries: u64,
+    /// With fewer free bytes on a disk the observer passes its leadership on and adds no topics (B5).
+    pub disk_soft_bytes: u64,
+    /// With fewer it says that its disk is full; what the protocol logs goes on.
+    pub disk_hard_bytes: u64,
+    /// As `disk_soft_bytes`, for inodes. 0 = no such mark.
+    pub disk_soft_inodes: u64,
+    /// As `disk_hard_bytes`, for inodes. 0 = no such mark.
+    pub disk_hard_inodes: u64,
+    /// Size of the file that is removed when a disk is full, so that what must go on can. 0 = none.
+    pub disk_ballast_bytes: u64,
     /// Watchers of routes; more are refused `BUSY`.
     pub watchers_max: usize,
     /// Closing takes at most this long.
@@ -60,6 +81,7 @@ pub struct ObserverConfig {
 
 impl Default for ObserverConfig {
     fn default() -> Self {
+        let marks = MARKS;
         Self {
             cluster_id: String::new(),
             node_id: 0,
@@ -73,6 +95,11 @@ impl Default for ObserverConfig {
             log_file: None,
             log_filter: String::from("info"),
             snapshot_entries: quorate_consensus::observer::SNAPSHOT_ENTRIES,
+            disk_soft_bytes: marks.soft_bytes,
+            disk_hard_bytes: marks.hard_bytes,
+            disk_soft_inodes: marks.soft_inodes,
+            disk_hard_inodes: marks.hard_inodes,
+            disk_ballast_bytes: marks.ballast_bytes,
             watchers_max: 10_000,
             close_ms: 5_000,
         }
@@ -120,6 +147,9 @@ impl ObserverConfig {
         if self.snapshot_entries == 0 {
             faults.push("snapshot_entries must be at least 1".to_owned());
         }
+        if let Err(clashes) = self.marks().validate() {
+            faults.extend(clashes);
+        }
         if let Err(clashes) = self.timing().validate() {
             faults.extend(clashes);
         }
@@ -134,6 +164,27 @@ impl ObserverConfig {
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         ClusterId::from_hex(&self.cluster_id).unwrap_or(ClusterId::NONE)
+    }
+
+    /// Free space at which the observer changes what it does (B5).
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        Marks {
+            soft_bytes: self.disk_soft_bytes,
+            hard_bytes: self.disk_hard_bytes,
+            soft_inodes: self.disk_soft_inodes,
+            hard_inodes: self.disk_hard_inodes,
+            ballast_bytes: self.disk_ballast_bytes,
+        }
+    }
+
+    /// The disk that must have room, if it is there yet.
+    ///
+    /// # Errors
+    /// The directory cannot be examined.
+    pub fn disks(&self) -> Result<Disks, ObserverError> {
+        let disks = Disks::new([self.data_dir.clone()], self.marks());
+        disks.map_err(|e| ObserverError::io("cannot examine the disk", e))
     }
 
     /// This observer.

@@ -1,6 +1,8 @@
 //! What data nodes, observers and voters tell each other: permits and the facts they rest on,
 //! leases, reports, assignments. Plain data; the rules live in `consensus`.
 
+use std::fmt;
+
 use bytes::Bytes;
 
 use crate::ids::{
@@ -189,6 +191,49 @@ pub struct ReplicaReport {
     pub change: Option<ChangeReport>,
 }
 
+/// How much room a node's disks have left (B5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Room {
+    /// Enough.
+    #[default]
+    Ample,
+    /// Below the soft mark: no publishes are taken, leaders go elsewhere.
+    Scarce,
+    /// Below the hard mark: nothing that carries records is appended.
+    Full,
+}
+
+impl Room {
+    /// All of them, by number.
+    pub const ALL: [Self; 3] = [Self::Ample, Self::Scarce, Self::Full];
+
+    /// Its number on the wire and in metrics.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Ample => 0,
+            Self::Scarce => 1,
+            Self::Full => 2,
+        }
+    }
+
+    /// The room of this number; what is not known is the worst.
+    #[must_use]
+    pub fn from_number(number: u32) -> Self {
+        Self::ALL.into_iter().find(|room| room.number() == number).unwrap_or(Self::Full)
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ample => "ample",
+            Self::Scarce => "nearly full",
+            Self::Full => "full",
+        })
+    }
+}
+
 /// A data node's beat to every observer. Travels through shard and WAL queue as a token first (B4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -206,6 +251,8 @@ pub struct Heartbeat {
     pub reports: Vec<ReplicaReport>,
     /// `reports` holds only those that changed.
     pub partial: bool,
+    /// Room on the node's disks (B5).
+    pub room: Room,
 }
 
 /// One lease wanted or renewed.
@@ -466,6 +513,10 @@ pub struct ObserverInfo {
     pub pid: u32,
     /// Software version.
     pub version: String,
+    /// Room on its disk (B5).
+    pub room: Room,
+    /// Its flushes do not end in time (B4).
+    pub stalled: bool,
 }
 
 /// When an observer last heard each data node (S1) and what its wall clock says (W5).

@@ -69,6 +69,13 @@ impl EntryKind {
         }
     }
 
+    /// Whether an entry's payload, as it stands in the log, appends records. One that cannot be read does not: it is
+    /// refused where it is applied.
+    #[must_use]
+    pub fn carries_records(payload: &[u8]) -> bool {
+        payload.len() >= ENTRY_HEADER_LEN && Self::from_number(payload[1]) == Some(Self::Batches)
+    }
+
     fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.number() == number)
     }

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use quorate_consensus::space::Marks;
 use quorate_consensus::timing::Timing;
+use quorate_host::space::Disks;
 use quorate_proto::ids::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -90,6 +92,20 @@ pub struct ServerConfig {
     pub storage_queue_bytes: u64,
     /// A segment is closed and a new one begun at this length.
     pub segment_bytes: u64,
+    /// With fewer free bytes on a disk no publishes are taken and leaders go elsewhere (B5).
+    pub disk_soft_bytes: u64,
+    /// With fewer, nothing that carries records is appended.
+    pub disk_hard_bytes: u64,
+    /// As `disk_soft_bytes`, for inodes. 0 = no such mark.
+    pub disk_soft_inodes: u64,
+    /// As `disk_hard_bytes`, for inodes. 0 = no such mark.
+    pub disk_hard_inodes: u64,
+    /// Size of the file that is removed when a disk is full, so that what must go on can. 0 = none.
+    pub disk_ballast_bytes: u64,
+    /// Stored records are read back at this pace at most, to find damage before a reader does (B6). 0 = never.
+    pub scrub_bytes_per_second: u64,
+    /// So long after one pass over everything the next begins.
+    pub scrub_every_s: u64,
     /// A client whose stream takes no answer for this long is cut off.
     pub client_stall_ms: u64,
     /// A closing node hands its leaders over for at most this long …
@@ -100,6 +116,7 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
+        let marks = Marks::default();
         Self {
             cluster_id: String::new(),
             node_id: 0,
@@ -123,6 +140,13 @@ impl Default for ServerConfig {
             tail_cache_bytes: 64 << 20,
             storage_queue_bytes: 64 << 20,
             segment_bytes: 64 << 20,
+            disk_soft_bytes: marks.soft_bytes,
+            disk_hard_bytes: marks.hard_bytes,
+            disk_soft_inodes: marks.soft_inodes,
+            disk_hard_inodes: marks.hard_inodes,
+            disk_ballast_bytes: marks.ballast_bytes,
+            scrub_bytes_per_second: 8 << 20,
+            scrub_every_s: 24 * 3_600,
             client_stall_ms: 30_000,
             drain_ms: 20_000,
             close_ms: 5_000,
@@ -167,6 +191,12 @@ impl ServerConfig {
         if self.segment_bytes < 1 << 16 {
             faults.push("segment_bytes must be at least 64 KiB".to_owned());
         }
+        if self.scrub_every_s == 0 {
+            faults.push("scrub_every_s must be at least 1".to_owned());
+        }
+        if let Err(clashes) = self.marks().validate() {
+            faults.extend(clashes);
+        }
         if let Err(clashes) = self.timing().validate() {
             faults.extend(clashes);
         }
@@ -181,6 +211,27 @@ impl ServerConfig {
     #[must_use]
     pub fn timing(&self) -> Timing {
         Timing::default()
+    }
+
+    /// Free space at which the node changes what it does (B5).
+    #[must_use]
+    pub fn marks(&self) -> Marks {
+        Marks {
+            soft_bytes: self.disk_soft_bytes,
+            hard_bytes: self.disk_hard_bytes,
+            soft_inodes: self.disk_soft_inodes,
+            hard_inodes: self.disk_hard_inodes,
+            ballast_bytes: self.disk_ballast_bytes,
+        }
+    }
+
+    /// The disks that must have room: the data directory's and the log's, as far as they are there yet.
+    ///
+    /// # Errors
+    /// A directory cannot be examined.
+    pub fn disks(&self) -> Result<Disks, ServerError> {
+        let disks = Disks::new([self.data_dir.clone(), self.wal_dir()], self.marks());
+        disks.map_err(|e| ServerError::io("cannot examine the disks", e))
     }
 
     /// The cluster's identity; call after [`Self::validate`].
@@ -229,9 +280,41 @@ impl ServerConfig {
         Duration::from_millis(self.drain_ms)
     }
 
+    /// Pause between two passes of the scrub.
+    #[must_use]
+    pub fn scrub_every(&self) -> Duration {
+        Duration::from_secs(self.scrub_every_s)
+    }
+
     /// How long closing may take.
     #[must_use]
     pub fn close_within(&self) -> Duration {
         Duration::from_millis(self.close_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_and_pace_that_make_no_sense_are_refused_by_name() {
+        let valid = ServerConfig {
+            cluster_id: "0000000000000000000000000000002a".to_owned(),
+            node_id: 1,
+            name: "n1".to_owned(),
+            observers: vec![ObserverAddress { id: 1, address: "127.0.0.1:7101".to_owned() }],
+            ..ServerConfig::default()
+        };
+        valid.validate().expect("valid");
+        let wrong = ServerConfig { disk_hard_bytes: 3 << 30, disk_ballast_bytes: 4 << 30, scrub_every_s: 0, ..valid };
+        let text = wrong.validate().expect_err("refused").to_string();
+        for part in [
+            "disk_soft_bytes (2147483648) must be more than disk_hard_bytes (3221225472)",
+            "disk_hard_bytes (3221225472) must be more than disk_ballast_bytes (4294967296)",
+            "scrub_every_s must be at least 1",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

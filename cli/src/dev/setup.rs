@@ -162,6 +162,10 @@ fn write_orders(files: &Files) -> std::io::Result<()> {
 
 const HEADER: &str = "# Written by `quorate dev` at every start: changes made here are lost.\n";
 
+/// A laptop's disk: what counts as little room on a server is much here.
+const MARKS: &str = "disk_soft_bytes = 134217728\ndisk_hard_bytes = 67108864\ndisk_ballast_bytes = 16777216\n\
+                     disk_soft_inodes = 2000\ndisk_hard_inodes = 500\n";
+
 fn quoted(path: &Path) -> String {
     // TOML basic strings escape as JSON does.
     serde_json::to_string(&path.to_string_lossy()).expect("a string is JSON")
@@ -174,7 +178,7 @@ fn node_config(files: &Files, ports: Ports, cluster: ClusterId, id: u64) -> Stri
     format!(
         "{HEADER}cluster_id = \"{cluster}\"\nnode_id = {id}\nname = \"{name}\"\nfault_domain = \"{name}\"\n\
          data_dir = {}\nwal_size = \"dev\"\nlisten = \"{}\"\npeer_listen = \"{}\"\nmetrics_listen = \"{}\"\n\
-         log_file = {}\nobservers = [\n{}]\n",
+         log_file = {}\n{MARKS}observers = [\n{}]\n",
         quoted(&files.data(&name)),
         ports.node(id),
         ports.node_peer(id),
@@ -196,7 +200,7 @@ fn observer_config(files: &Files, ports: Ports, cluster: ClusterId, id: u64) -> 
         .collect();
     format!(
         "{HEADER}cluster_id = \"{cluster}\"\nnode_id = {id}\nname = \"{name}\"\ndata_dir = {}\nlisten = \"{}\"\n\
-         peer_listen = \"{}\"\nmetrics_listen = \"{}\"\nlog_file = {}\nobservers = [\n{}]\n",
+         peer_listen = \"{}\"\nmetrics_listen = \"{}\"\nlog_file = {}\n{MARKS}observers = [\n{}]\n",
         quoted(&files.data(&name)),
         ports.observer(id),
         ports.observer_peer(id),

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use quorate_proto::control::{ChangePhase, Permit, PermitKind, Role};
+use quorate_proto::control::{ChangePhase, Permit, PermitKind, Role, Room};
 use quorate_proto::ids::{Incarnation, LogIndex, NodeId, ReplicaId, Term};
 
 use super::health::Scene;
@@ -10,7 +10,7 @@ use super::view::Seen;
 use crate::directory::Partition;
 
 /// Rank of a candidate; the greatest is permitted.
-type Rank = (bool, bool, Term, bool, LogIndex, bool, Reverse<usize>);
+type Rank = (bool, bool, Term, bool, bool, LogIndex, bool, Reverse<usize>);
 
 /// B2: too few replicas have a log that may vote, but all logs are reported.
 ///
@@ -69,7 +69,7 @@ fn permit_for(partition: &Partition, candidate: ReplicaId, candidate_incarnation
 }
 
 /// Among reports at most `report_age` old with a healthy disk, by: hears a quorum, not draining, last flushed term,
-/// did not fail lately, last flushed index, pinned by an operator, place in the replica list (the first is the preferred leader).
+/// did not fail lately, room on its disks (B5), last flushed index, pinned by an operator, place in the replica list (the first is the preferred leader).
 /// `failed`: its permit ran out without a leader within the last 10 s. `dead`: a node that is just found dead.
 #[must_use]
 pub fn choose(
@@ -86,7 +86,9 @@ pub fn choose(
         let demoted = scene.failed_last && (report.resigned_for_fence || failed(replica));
         let hears = report.hears_quorum || !scene.failed_last;
         let (stays, pinned) = (!scene.view.draining(scene.directory, node), partition.pin == Some(node));
-        let rank: Rank = (hears, stays, report.last_term, !demoted, report.last_index, pinned, Reverse(place));
+        // B5: after what decides whether it can win at all: a candidate that lags only loses an election.
+        let room = view.room == Room::Ample;
+        let rank: Rank = (hears, stays, report.last_term, !demoted, room, report.last_index, pinned, Reverse(place));
         Some((rank, replica, view.incarnation))
     });
     let (_, candidate, candidate_incarnation) = ranked.max_by_key(|(rank, ..)| *rank)?;

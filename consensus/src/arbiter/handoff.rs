@@ -42,6 +42,14 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
         let what = "the target is being drained".to_owned();
         return refuse(Reason::RefusedUnsafe, what, "choose another node, or `quorate node undrain` it first");
     }
+    if !scene.view.has_room(to) {
+        let what = "the target's disk is nearly full".to_owned();
+        return refuse(
+            Reason::RefusedUnsafe,
+            what,
+            "choose another node, or make room on it, see docs/runbooks/disk-full.md",
+        );
+    }
     let Some(seen) = eligible(scene, partition, replica, to) else {
         let what = format!("the target is not fit to lead: {}", ailment(scene, partition, to));
         return refuse(Reason::RefusedUnsafe, what, "choose another node, or repeat the call once it is well");
@@ -77,13 +85,15 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
     })
 }
 
-/// Where the leader of `partition` ought to go, if it ought to move: its node is drained, or it is pinned elsewhere.
+/// Where the leader of `partition` ought to go, if it ought to move: its node is drained or its disk nearly full, or it is
+/// pinned elsewhere.
 #[must_use]
 pub fn target(scene: &Scene<'_>, partition: &Partition) -> Option<Permit> {
     // Asked of every partition on every tick: by far the most stand where they belong.
     let (node, _) = partition.leader(scene.directory.nodes())?;
     let pinned = partition.pin.filter(|pin| *pin != node);
-    let drained = scene.view.draining(scene.directory, node);
+    // A node whose disk is nearly full is drained by the cluster itself (B5).
+    let drained = scene.view.draining(scene.directory, node) || !scene.view.has_room(node);
     if pinned.is_none() && !drained {
         return None;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, PermitKind, ReplicaReport, Role};
+use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, PermitKind, ReplicaReport, Role, Room};
 use quorate_proto::ids::{LogIndex, PartitionNo, Ticket};
 use quorate_proto::time::LogTime;
 
@@ -376,4 +376,23 @@ fn what_no_attendance_can_mend_is_stuck_until_all_logs_are_there() {
         stage.report(node, |r| r.suspect_log = node == 1);
     }
     assert_eq!(examine(&stage, &mut arbiter), None);
+}
+
+#[test]
+fn a_node_with_little_room_gets_no_leaders_and_gives_its_own_away() {
+    let mut stage = Stage::new();
+    let preferred = stage.directory.partition(GROUP).expect("there").replicas[0].1.get();
+    let scarce = |stage: &mut Stage, node: u64| {
+        let beat = Heartbeat { disk_ok: true, room: Room::Scarce, partial: true, ..Heartbeat::default() };
+        stage.view.heartbeat(NodeId(node), beat, stage.now);
+    };
+    scarce(&mut stage, preferred);
+    let other = stage.choice(&[]).expect("somebody");
+    assert_ne!(other, preferred);
+    let third = (1..=3).find(|node| ![preferred, other].contains(node)).expect("three nodes");
+    scarce(&mut stage, other);
+    assert_eq!(stage.choice(&[]), Some(third), "even if its log is a little shorter");
+    assert_ne!(stage.choice(&[third]), Some(third), "but not for ever, if it cannot win");
+    scarce(&mut stage, third);
+    assert_eq!(stage.choice(&[]), Some(preferred), "with little room everywhere somebody leads all the same");
 }

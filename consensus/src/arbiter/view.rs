@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport};
+use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport, Room};
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Ticket};
 use quorate_proto::time::BootTime;
 
@@ -46,6 +46,8 @@ pub struct NodeView {
     pub disk_ok: bool,
     /// It is being drained.
     pub draining: bool,
+    /// Room on its disks (B5).
+    pub room: Room,
     /// Its replicas.
     pub reports: BTreeMap<GroupId, Seen>,
 }
@@ -137,15 +139,16 @@ impl ClusterView {
     pub fn heartbeat(&mut self, node: NodeId, beat: Heartbeat, now: BootTime) -> Vec<GroupId> {
         let view = self.nodes.entry(node).or_default();
         let silent = view.session.is_some() && now.since(view.heard) >= self.suspicion;
-        if silent || !beat.disk_ok || beat.wal_age > self.wal_stall {
+        if silent || !beat.disk_ok || beat.wal_age > self.wal_stall || beat.room != Room::Ample {
             self.faults.insert(node, now);
         }
         view.heard = now;
-        let disk_changed =
-            (view.disk_ok, view.draining) != (beat.disk_ok, beat.draining) || beat.wal_age > view.wal_age;
+        let disk_changed = (view.disk_ok, view.draining, view.room) != (beat.disk_ok, beat.draining, beat.room)
+            || beat.wal_age > view.wal_age;
         view.wal_age = beat.wal_age;
         view.disk_ok = beat.disk_ok;
         view.draining = beat.draining;
+        view.room = beat.room;
         let mut changed = Vec::new();
         let mut before = std::mem::take(&mut view.reports);
         for report in beat.reports {
@@ -184,6 +187,12 @@ impl ClusterView {
     #[must_use]
     pub fn since_fault(&self, node: NodeId, now: BootTime) -> Option<Duration> {
         self.faults.get(&node).map(|at| now.since(*at))
+    }
+
+    /// It has room for what a leader writes (B5).
+    #[must_use]
+    pub fn has_room(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_none_or(|view| view.room == Room::Ample)
     }
 
     /// An operator drains it, or it is closing.
@@ -281,7 +290,8 @@ impl ClusterView {
     ) -> impl Iterator<Item = NodeId> + 'a {
         directory.nodes().iter().filter_map(move |(id, node)| {
             let view = self.nodes.get(id).filter(|v| v.incarnation == node.incarnation())?;
-            let ready = node.is_live() && view.session.is_some() && view.disk_healthy(timing) && !view.draining;
+            let disk = view.disk_healthy(timing) && view.room == Room::Ample;
+            let ready = node.is_live() && view.session.is_some() && disk && !view.draining;
             (ready && !self.suspect(*id, now)).then_some(*id)
         })
     }

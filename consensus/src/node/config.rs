@@ -8,6 +8,7 @@ use quorate_proto::control::Hello;
 use quorate_proto::ids::{GroupId, NodeId};
 
 use crate::replica::ObserverLoss;
+use crate::space::Marks;
 use crate::timing::Timing;
 
 /// What a data node's core is told at its start.
@@ -60,6 +61,8 @@ pub struct NodeLimits {
     pub storage_backlog_bytes: u64,
     /// Linearizable reads waiting, per partition.
     pub partition_reads: usize,
+    /// Free space at which the node changes what it does (B5).
+    pub marks: Marks,
 }
 
 impl Default for NodeLimits {
@@ -78,6 +81,7 @@ impl Default for NodeLimits {
             checkpoint_every: Duration::from_secs(30),
             storage_backlog_bytes: 32 * MIB,
             partition_reads: 4_096,
+            marks: Marks::default(),
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) struct Disk {
     canary: Option<BootTime>,
     stalled: bool,
     poisoned: bool,
+    damaged: bool,
 }
 
 /// A change that the whole node must act on.
@@ -93,6 +94,11 @@ impl Disk {
         self.poisoned = true;
     }
 
+    /// Its files were found damaged (B6): as a stall that does not end.
+    pub(super) fn damage(&mut self) {
+        self.damaged = true;
+    }
+
     /// No error and no stall.
     pub(super) fn ok(&self) -> bool {
         !self.poisoned && !self.stalled
@@ -121,7 +127,7 @@ impl Disk {
 
     /// Judges stall and recovery (B4).
     pub(super) fn judge(&mut self, age: Duration, timing: &Timing) -> Option<DiskChange> {
-        let stalled = age > timing.wal_stall;
+        let stalled = self.damaged || age > timing.wal_stall;
         if stalled == self.stalled || self.poisoned {
             return None;
         }

@@ -21,6 +21,7 @@ use crate::effect::Note;
 use crate::envelope::{Envelope, Lane};
 use crate::policy::{Policy, Production};
 use crate::replica::SnapshotImage;
+use crate::space::{Free, Space};
 
 /// A closing node waits this long for its undecided publishes before it releases its leaders.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
@@ -47,6 +48,7 @@ pub struct NodeCore<P: Policy = Production> {
     pub(super) report_groups: Vec<GroupId>,
     pub(super) cluster: ClusterTime,
     pub(super) disk: Disk,
+    pub(super) space: Space,
     /// When the oldest unflushed write of the node was handed out, as of the last tick.
     pub(super) oldest_write: Option<BootTime>,
     /// When the last frame came from each peer.
@@ -82,6 +84,7 @@ impl<P: Policy> NodeCore<P> {
             report_groups: Vec::new(),
             cluster: ClusterTime::default(),
             disk: Disk::default(),
+            space: Space::default(),
             oldest_write: None,
             heard: BTreeMap::new(),
             peers: Vec::new(),
@@ -122,6 +125,10 @@ impl<P: Policy> NodeCore<P> {
                 self.disk.poison();
                 self.visit_all(now, out, |partition, turn| partition.poisoned(turn));
             }
+            NodeEvent::LogDamaged => {
+                self.disk.damage();
+                self.judge_disk(now, out);
+            }
             NodeEvent::ReadLatest { ticket, group } => {
                 let node = self.config.hello.node;
                 if !self.visit(group, now, out, |partition, turn| partition.read_latest(ticket, turn)) {
@@ -132,6 +139,7 @@ impl<P: Policy> NodeCore<P> {
             NodeEvent::SessionUp(observer) => self.session_up(observer, now, out),
             NodeEvent::SessionLost(_) => {}
             NodeEvent::Session { message, .. } => self.session_down(*message, now, out),
+            NodeEvent::Space(disks) => self.measured(&disks, now, out),
             NodeEvent::Drain => {
                 self.draining = true;
                 self.disk.beat_soon(now);
@@ -164,6 +172,9 @@ impl<P: Policy> NodeCore<P> {
                 self.visit(group, now, out, |partition, turn| {
                     partition.snapshot_installed(index, image, puts, turn);
                 });
+            }
+            NodeEvent::Damaged { group, reason } => {
+                self.visit(group, now, out, |partition, _| partition.failed = Some(reason));
             }
             NodeEvent::StorageBacklog { group, bytes } => {
                 self.visit(group, now, out, |partition, _| partition.backlog = bytes);
@@ -230,6 +241,17 @@ impl<P: Policy> NodeCore<P> {
             self.visit_all(now, out, |partition, turn| partition.close(patient, turn));
         }
         self.deadline = now + self.config.timing.tick / 2;
+    }
+
+    /// B5: what is free on the disks. A change is told at once: leaders go elsewhere.
+    fn measured(&mut self, disks: &[Free], now: BootTime, out: &mut Vec<NodeEffect>) {
+        let marks = self.config.limits.marks;
+        if self.space.measured(now, disks, &marks) {
+            let room = self.space.room();
+            out.push(NodeEffect::Room(room));
+            self.visit_all(now, out, |partition, _| partition.set_room(room));
+        }
+        out.extend(self.space.ballast(disks, &marks).map(NodeEffect::Ballast));
     }
 
     /// B4: a stalled WAL must not lead. Heartbeats stop by themselves, because their token does not return.
@@ -309,6 +331,8 @@ impl<P: Policy> NodeCore<P> {
             cluster: &self.cluster,
             node_pending: self.pending,
             closing: self.closing.is_some(),
+            room: self.space.room(),
+            refuses_records: self.space.refuses_records(now),
             counters: &mut self.counters,
             out,
         };
@@ -378,6 +402,7 @@ impl<P: Policy> NodeCore<P> {
             leaders: self.partitions.values().filter_map(Hosted::live).filter(|p| p.leading.is_some()).count(),
             wal_age: self.disk.age(now, self.oldest_write),
             disk_ok: self.disk.ok(),
+            room: self.space.room(),
             nobody_else: self.nobody_else,
             pending_bytes: self.pending,
             quarantined: self.partitions.iter().filter_map(aside).collect(),

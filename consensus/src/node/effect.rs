@@ -1,7 +1,7 @@
 //! What a data node's core asks its shell to do, in order.
 
 use bytes::Bytes;
-use quorate_proto::control::{Assignment, PeerInfo, Role, SessionUp};
+use quorate_proto::control::{Assignment, PeerInfo, Role, Room, SessionUp};
 use quorate_proto::ids::{GroupId, Incarnation, LogIndex, NodeId, Offset, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::{BootTime, LogTime};
@@ -9,6 +9,7 @@ use quorate_proto::v1::Receipt;
 
 use crate::effect::{Note, PersistWrite};
 use crate::envelope::{Envelope, Lane};
+use crate::space::Ballast;
 
 /// To whom a session message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +190,10 @@ pub enum NodeEffect {
         /// Why.
         reason: String,
     },
+    /// The room on the disks changed (B5).
+    Room(Room),
+    /// Remove the ballast, or make it again (B5).
+    Ballast(Ballast),
     /// The observers refuse this identity for good: stop the process, the supervisor must not restart it.
     Fatal(String),
     /// For operators, metrics and coverage.

@@ -10,6 +10,7 @@ use raft::eraftpb::{ConfState, Entry};
 
 use super::config::MachineImage;
 use crate::envelope::Envelope;
+use crate::space::Free;
 
 /// One publish: a verified batch that waits for its fate. The answer names `ticket`, exactly once.
 #[derive(Clone, Debug)]
@@ -69,6 +70,8 @@ pub enum NodeEvent {
     },
     /// An append or flush failed (B3): serve no more, release all leases. The shell exits with 74 afterwards.
     WalPoisoned,
+    /// The WAL was found damaged by reading it back (B6): lead nothing any more. The next start takes it for suspect.
+    LogDamaged,
     /// A publish.
     Publish(Publish),
     /// A linearizable end offset is wanted (R1).
@@ -150,6 +153,15 @@ pub enum NodeEvent {
         /// Bytes waiting.
         bytes: u64,
     },
+    /// The stored records of `group` are damaged (B6): its replica is set aside.
+    Damaged {
+        /// The group.
+        group: GroupId,
+        /// What was found.
+        reason: String,
+    },
+    /// What is free on the node's disks, once a second (B5). The first one before anything else.
+    Space(Vec<Free>),
     /// Ask the observers to hand this node's leaders over (H2); it goes on serving meanwhile.
     Drain,
     /// Stop taking publishes; leaders that are left resign.

@@ -181,7 +181,7 @@ impl<P: Policy> NodeCore<P> {
             Ok(partition) => {
                 self.partitions.insert(group, Hosted::Live(Box::new(partition)));
                 self.visit(group, now, out, |partition, turn| {
-                    partition.report_now = true;
+                    partition.set_room(turn.room);
                     partition.show(turn);
                 });
             }
@@ -226,6 +226,8 @@ impl<P: Policy> NodeCore<P> {
             cluster: &self.cluster,
             node_pending: self.pending,
             closing: self.closing.is_some(),
+            room: self.space.room(),
+            refuses_records: self.space.refuses_records(now),
             counters: &mut self.counters,
             out,
         }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use quorate_proto::control::{
-    Assignment, ChangeReport, LeaseItem, LeaseVerdict, Permit, ReplicaReport, Role, SessionUp,
+    Assignment, ChangeReport, LeaseItem, LeaseVerdict, Permit, ReplicaReport, Role, Room, SessionUp,
 };
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, PersistId, ReplicaId, Term};
 use quorate_proto::time::BootTime;
@@ -28,7 +28,7 @@ use crate::effect::{Note, ReplicaEffect, Restored};
 use crate::envelope::Envelope;
 use crate::partition::Partition;
 use crate::policy::Policy;
-use crate::replica::{Mode, Quarantine, Replica, ReplicaConfig, SnapshotImage, CACHE_BYTES};
+use crate::replica::{without_records, Mode, Quarantine, Replica, ReplicaConfig, SnapshotImage, CACHE_BYTES};
 
 /// What a partition needs of its node while it handles one event.
 #[derive(Debug)]
@@ -40,6 +40,10 @@ pub(super) struct Turn<'a> {
     pub(super) node_pending: u64,
     /// The node is closing.
     pub(super) closing: bool,
+    /// Room on the node's disks (B5).
+    pub(super) room: Room,
+    /// They are full for so long that nothing that carries records is appended any more.
+    pub(super) refuses_records: bool,
     pub(super) counters: &'a mut NodeCounters,
     pub(super) out: &'a mut Vec<NodeEffect>,
 }
@@ -201,6 +205,14 @@ impl<P: Policy> PartitionReplica<P> {
             turn.out.push(NodeEffect::Note { group: self.group(), note });
             return;
         }
+        if turn.refuses_records {
+            if envelope.message.get_msg_type() == MessageType::MsgSnapshot {
+                let note = Note::Dropped("snapshot while the disk is full");
+                turn.out.push(NodeEffect::Note { group: self.group(), note });
+                return;
+            }
+            without_records(&mut envelope.message);
+        }
         let (from, to, forwarded) = (envelope.from, envelope.to, envelope.forwarded.take());
         self.replica.receive(turn.now, envelope, &mut self.effects);
         if let Some(forwarded) = forwarded.filter(|_| to == self.assignment.replica) {
@@ -270,6 +282,12 @@ impl<P: Policy> PartitionReplica<P> {
         if stalled && self.leading.is_some() {
             self.replica.release(turn.now, "wal stall", &mut self.effects);
         }
+        self.report_now = true;
+    }
+
+    /// The room on the node's disks changed (B5).
+    pub(super) fn set_room(&mut self, room: Room) {
+        self.replica.set_room(room);
         self.report_now = true;
     }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use quorate_proto::batch::{BatchHeader, BatchView};
+use quorate_proto::control::Room;
 use quorate_proto::entry::BatchMeta;
 use quorate_proto::ids::Ticket;
 use quorate_proto::refusal::Refusal;
@@ -57,6 +58,7 @@ impl<P: Policy> PartitionReplica<P> {
             Admission::Answer(receipt) => Ok(Arrival::Known(receipt)),
             Admission::Refuse(refusal) => Err(refusal),
             Admission::Append => {
+                self.room_on_disks(turn)?;
                 self.room_for(&header, &publish.batch, turn)?;
                 Ok(Arrival::Admitted(header))
             }
@@ -73,6 +75,18 @@ impl<P: Policy> PartitionReplica<P> {
         }
         if !self.replica.serving(turn.now) {
             return Err(refuse::fenced(&self.assignment, turn.config.hello.node));
+        }
+        Ok(())
+    }
+
+    /// B5: no publishes where the disk is nearly full (the leader is on its way elsewhere), nor where a majority of the
+    /// replicas would not append them.
+    fn room_on_disks(&self, turn: &Turn<'_>) -> Result<(), Refusal> {
+        if turn.room != Room::Ample {
+            return Err(refuse::storage_full(&self.assignment, turn.config.hello.node, turn.room));
+        }
+        if !self.replica.majority_has_room() {
+            return Err(refuse::replicas_full(&self.assignment));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::Assignment;
+use quorate_proto::control::{Assignment, Room};
 use quorate_proto::ids::{GroupId, NodeId, Term};
 use quorate_proto::refusal::{Reason, Refusal};
 
@@ -10,6 +10,9 @@ use quorate_proto::refusal::{Reason, Refusal};
 pub(super) const SOON: Duration = Duration::from_millis(100);
 /// Advice of a fenced leader: it reopens or resigns within R = 300 ms (F3).
 pub(super) const FENCE_RETRY: Duration = Duration::from_millis(50);
+
+/// Advice while a disk is full: a leader that can move has moved by then.
+const FULL_RETRY: Duration = Duration::from_millis(250);
 
 /// `topic/partition`, as every text names it.
 pub(super) fn subject(assignment: &Assignment) -> String {
@@ -87,6 +90,28 @@ pub(super) fn closing(assignment: &Assignment, node: NodeId) -> Refusal {
         "send it to the new leader once the routes name it",
     )
     .retry_after(SOON)
+}
+
+/// The leader's disk is nearly full (B5).
+pub(super) fn storage_full(assignment: &Assignment, node: NodeId, room: Room) -> Refusal {
+    Refusal::new(
+        Reason::StorageFull,
+        format!("the disk of the leader's node is {room}"),
+        format!("{}, {node}", subject(assignment)),
+        "try again: leadership moves to a node with room, if there is one; see docs/runbooks/disk-full.md",
+    )
+    .retry_after(FULL_RETRY)
+}
+
+/// A majority of the replicas could not append it (B5).
+pub(super) fn replicas_full(assignment: &Assignment) -> Refusal {
+    Refusal::new(
+        Reason::StorageFull,
+        "the disks of a majority of the replicas are full",
+        subject(assignment),
+        "make room on their nodes, see `quorate node list` and docs/runbooks/disk-full.md; writing goes on by itself",
+    )
+    .retry_after(FULL_RETRY)
 }
 
 /// A bound is reached.

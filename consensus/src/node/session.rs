@@ -99,6 +99,7 @@ impl<P: Policy> NodeCore<P> {
             draining: self.draining || self.closing.is_some(),
             reports,
             partial,
+            room: self.space.room(),
         }
     }
 

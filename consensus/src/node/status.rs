@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{Assignment, ReplicaReport};
+use quorate_proto::control::{Assignment, ReplicaReport, Room};
 use quorate_proto::ids::{GroupId, LogIndex};
 use quorate_proto::time::BootTime;
 
@@ -67,6 +67,8 @@ pub struct NodeStatus {
     pub wal_age: Duration,
     /// The WAL failed (B3) or stalls (B4).
     pub disk_ok: bool,
+    /// Room on the disks (B5).
+    pub room: Room,
     /// Publishes admitted and undecided, bytes.
     pub pending_bytes: u64,
     /// Groups set aside (M3).

@@ -5,6 +5,7 @@ use std::fmt;
 use quorate_proto::control::ObserverInfo;
 use quorate_proto::ids::{ClusterId, Incarnation, NodeId, ReplicaId};
 
+use crate::space::Marks;
 use crate::timing::Timing;
 
 /// What an observer's core is told at its start.
@@ -22,6 +23,8 @@ pub struct ObserverConfig {
     pub seed: u64,
     /// A snapshot file is asked for after this many applied entries.
     pub snapshot_entries: u64,
+    /// Free space at which the observer changes what it does (B5).
+    pub marks: Marks,
 }
 
 /// Default of [`ObserverConfig::snapshot_entries`]: a restart replays in milliseconds, the log stays below a few MiB.
@@ -31,7 +34,8 @@ impl ObserverConfig {
     /// With the default bounds.
     #[must_use]
     pub fn new(cluster: ClusterId, me: ObserverInfo, members: Vec<NodeId>, seed: u64) -> Self {
-        Self { cluster, me, members, timing: Timing::default(), seed, snapshot_entries: SNAPSHOT_ENTRIES }
+        let (timing, marks) = (Timing::default(), Marks::default());
+        Self { cluster, me, members, timing, seed, snapshot_entries: SNAPSHOT_ENTRIES, marks }
     }
 
     /// This observer.

@@ -151,6 +151,7 @@ impl<P: Policy> ObserverCore<P> {
             ObserverEvent::ExitNotice { ticket, notice } => self.exit_notice(now, ticket, &notice, out),
             ObserverEvent::Admin { ticket, request } => self.admin(now, ticket, request, out),
             ObserverEvent::SnapshotSaved { index, term, .. } => self.snapshot_saved(now, index, term, out),
+            ObserverEvent::Space(disks) => self.measured(now, &disks, out),
             ObserverEvent::RoutesPushed { version } => self.failovers.routes_pushed(version, now),
             ObserverEvent::PeerLost(node) => {
                 self.with_replica(|replica, fx| replica.peer_lost(now, replica_of(node), fx));
@@ -191,8 +192,9 @@ impl<P: Policy> ObserverCore<P> {
 
     /// Who this observer is.
     #[must_use]
-    pub fn me(&self) -> &ObserverInfo {
-        &self.cfg.me
+    pub fn me(&self) -> ObserverInfo {
+        let (room, stalled) = (self.disk.room(), self.disk.stalled());
+        ObserverInfo { room, stalled, ..self.cfg.me.clone() }
     }
 
     /// The protocol's durations.
@@ -307,7 +309,7 @@ impl<P: Policy> ObserverCore<P> {
         }
         self.next_round = now + self.cfg.timing.arbiter_tick;
         let nodes = self.view.own_table(&self.directory, now);
-        out.push(ObserverEffect::Gossip(LastHeard { observer: self.cfg.me.clone(), wall, nodes }));
+        out.push(ObserverEffect::Gossip(LastHeard { observer: self.me(), wall, nodes }));
         if self.leading {
             self.round(now, out);
         }

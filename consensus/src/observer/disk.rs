@@ -1,20 +1,33 @@
-//! An observer's disk: one that stalls does not lead (B4).
+//! An observer's disk: one that stalls (B4) or is nearly full (B5) does not lead.
 //!
 //! A leader can go on without its own flushes as long as both followers flush: leases are renewed, permits committed. But
 //! it is then one failure from standing still, so it passes its leadership on and does not campaign until its flushes end
 //! again. Nothing on that path waits for its own disk.
+//!
+//! With little room it passes its leadership on to an observer with more, and a leader refuses what administrators want to
+//! be added. What the protocol itself logs (permits, leases, releases, deaths: a hundred bytes each, compacted) goes on even
+//! on a full disk, out of the ballast: stopping it would stop every leader within a lease.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use quorate_proto::control::Room;
 use quorate_proto::ids::PersistId;
+use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::BootTime;
 
-use super::core::ObserverCore;
+use super::core::{ObserverCore, Out};
+use super::ObserverEffect;
 use crate::policy::Policy;
+use crate::replica::Replica;
+use crate::space::{Free, Space};
 use crate::timing::Timing;
 
 /// A gap of more ticks than this between two ticks is a pause of the process, not of the disk.
 const PAUSE_TICKS: u32 = 4;
+
+/// Advice while there is no room: leadership may have moved by then.
+const RETRY: Duration = Duration::from_millis(500);
 
 /// What events showed of the disk.
 #[derive(Debug, Default)]
@@ -25,6 +38,7 @@ pub(super) struct Disk {
     stalled: bool,
     /// When leadership may be passed on once more.
     next_transfer: BootTime,
+    space: Space,
 }
 
 impl Disk {
@@ -43,6 +57,11 @@ impl Disk {
     /// The oldest write in flight takes too long.
     pub(super) fn stalled(&self) -> bool {
         self.stalled
+    }
+
+    /// Room there is (B5).
+    pub(super) fn room(&self) -> Room {
+        self.space.room()
     }
 
     /// Judges at a tick. True if the verdict changed.
@@ -73,23 +92,49 @@ impl<P: Policy> ObserverCore<P> {
             let stalled = self.disk.stalled();
             self.with_replica(|replica, fx| replica.hold_serving(now, stalled, fx));
         }
-        if self.disk.stalled() {
+        if self.disk.stalled() || self.disk.room() != Room::Ample {
             self.pass_leadership_on(now);
         }
     }
 
+    /// B5.
+    pub(super) fn measured(&mut self, now: BootTime, disks: &[Free], out: &mut Out) {
+        let marks = self.cfg.marks;
+        if self.disk.space.measured(now, disks, &marks) {
+            let room = self.disk.room();
+            out.push(ObserverEffect::Room(room));
+            self.replica.set_room(room);
+        }
+        out.extend(self.disk.space.ballast(disks, &marks).map(ObserverEffect::Ballast));
+    }
+
     fn pass_leadership_on(&mut self, now: BootTime) {
-        let Some(to) = self.replica.successor(|_| true) else { return };
+        // Not to one that would only pass it on.
+        let (stalled, room) = (self.disk.stalled(), self.disk.room());
+        let better = |replica: &Replica<P>, peer| match replica.room_of(peer) {
+            Room::Ample => true,
+            theirs => stalled && theirs <= room.max(Room::Scarce),
+        };
+        let Some(to) = self.replica.successor(|peer| better(&self.replica, peer)) else { return };
         if self.disk.transfer_due(now, &self.cfg.timing) {
             self.with_replica(|replica, fx| replica.transfer(now, to, fx));
         }
+    }
+
+    /// B5: nothing is added to the directory while the leader's disk is nearly full, nor while a majority's are full.
+    pub(super) fn room_to_add(&self, subject: &str) -> Result<(), Refusal> {
+        let what = match self.disk.room() {
+            Room::Ample if self.replica.majority_has_room() => return Ok(()),
+            Room::Ample => "the disks of a majority of the observers are full".to_owned(),
+            room => format!("the disk of the observer that leads is {room}"),
+        };
+        let action = "make room there, see `quorate node list` and docs/runbooks/disk-full.md";
+        Err(Refusal::new(Reason::StorageFull, what, subject.to_owned(), action).retry_after(RETRY))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);

@@ -1,12 +1,13 @@
 //! What an observer's core asks its shell to do, in order.
 
 use bytes::Bytes;
-use quorate_proto::control::{LastHeard, SessionDown};
+use quorate_proto::control::{LastHeard, Room, SessionDown};
 use quorate_proto::ids::{DirectoryVersion, LogIndex, NodeId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 
 use crate::effect::{Note, PersistWrite};
 use crate::envelope::{Envelope, Lane};
+use crate::space::Ballast;
 
 /// An order to the observer's shell.
 #[derive(Debug)]
@@ -76,6 +77,10 @@ pub enum ObserverEffect {
         /// Who.
         leader: Option<NodeId>,
     },
+    /// The room on the disk changed (B5).
+    Room(Room),
+    /// Remove the ballast, or make it again (B5).
+    Ballast(Ballast),
     /// For operators, metrics and coverage.
     Note(Note),
 }

@@ -6,6 +6,7 @@ use quorate_proto::ids::{GroupId, LogIndex, NodeId, OperationId, PartitionNo, Pe
 use quorate_proto::time::LogTime;
 
 use crate::envelope::Envelope;
+use crate::space::Free;
 
 /// A change asked for by an administrator; answered once applied.
 #[derive(Clone, Debug)]
@@ -138,6 +139,8 @@ pub enum ObserverEvent {
         /// Directory version.
         version: quorate_proto::ids::DirectoryVersion,
     },
+    /// What is free on the observer's disk, once a second (B5). The first one before anything else.
+    Space(Vec<Free>),
     /// A connection to another observer broke.
     PeerLost(NodeId),
 }

@@ -244,6 +244,7 @@ impl<P: Policy> ObserverCore<P> {
         if !self.leading {
             return Err(self.not_leading(subject));
         }
+        self.room_to_add(&subject)?;
         if partitions == 0 || partitions > PARTITIONS_MAX {
             let what = format!("{partitions} partitions, allowed are 1 to {PARTITIONS_MAX}");
             return Err(Refusal::new(Reason::InvalidArgument, what, subject, "choose another number"));

@@ -34,6 +34,7 @@ mod reads;
 mod ready;
 mod receive;
 mod report;
+mod room;
 mod storage;
 mod vote;
 
@@ -46,7 +47,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use quorate_proto::control::Role;
+use quorate_proto::control::{Role, Room};
 use quorate_proto::ids::{Incarnation, LogIndex, PermitEpoch, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{ConfState, HardState};
@@ -54,6 +55,7 @@ use raft::{Config, RawNode, ReadOnlyOption, StateRole};
 
 pub use config::{Mode, ObserverLoss, ProposeError, Quarantine, ReplicaConfig, CACHE_BYTES};
 pub use durable::{bootstrap, encode_meta, learner, restored, BOOTSTRAP_INDEX, BOOTSTRAP_TERM, META_KEY};
+pub use room::without_records;
 
 use crate::effect::{Note, ReplicaEffect, Restored};
 use crate::policy::{Policy, Production};
@@ -139,6 +141,9 @@ pub struct Replica<P: Policy = Production> {
     own_release: Option<(Term, BootTime)>,
     resigned_for_fence: Option<BootTime>,
     held: bool,
+    /// Room on the own disks and, unless ample, on the peers' (B5).
+    room: Room,
+    peer_rooms: BTreeMap<ReplicaId, Room>,
     poisoned: bool,
     published: BootTime,
 
@@ -219,6 +224,8 @@ impl<P: Policy> Replica<P> {
             own_release: None,
             resigned_for_fence: None,
             held: false,
+            room: Room::Ample,
+            peer_rooms: BTreeMap::new(),
             poisoned: false,
             published: BootTime::ZERO,
             heard: None,

@@ -325,6 +325,7 @@ impl<P: Policy> Replica<P> {
             last: None,
             forwarded: None,
             stale: false,
+            room: self.room,
             message,
         }
     }
@@ -338,6 +339,8 @@ impl<P: Policy> Replica<P> {
     /// Sends a message that raft-rs made. `taken`: when its `Ready` was taken.
     fn send(&mut self, now: BootTime, taken: BootTime, message: Message, out: &mut Out) {
         use MessageType as M;
+        let mut message = message;
+        self.spare(&mut message);
         let (kind, term) = (message.get_msg_type(), Term(message.term));
         let mut envelope = self.envelope(message);
         let mut lane = Lane::Control;

@@ -34,6 +34,7 @@ impl<P: Policy> Replica<P> {
             return;
         }
         self.peer_heard(now, envelope.from);
+        self.learn_room(envelope.from, envelope.room);
         self.learn_releases(&envelope);
         match envelope.message.get_msg_type() {
             // Only carries a release.

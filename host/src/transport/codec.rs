@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use protobuf::Message as _;
 use quorate_consensus::envelope::{Envelope, Forwarded, ForwardedAnswer, ForwardedPublish};
-use quorate_proto::control::{Ended, Permit};
+use quorate_proto::control::{Ended, Permit, Room};
 use quorate_proto::convert::ConvertError;
 use quorate_proto::ids::{GroupId, Incarnation, LogIndex, OperationId, PermitEpoch, ReplicaId, Term, Ticket};
 use quorate_proto::internal;
@@ -59,6 +59,7 @@ pub fn encode(envelope: &Envelope) -> internal::Envelope {
         publishes,
         answers,
         stale_incarnation: envelope.stale,
+        room: envelope.room.number(),
     }
 }
 
@@ -148,6 +149,7 @@ pub fn decode(wire: internal::Envelope) -> Result<Envelope, CodecError> {
         last: (last != (Term::ZERO, LogIndex::ZERO)).then_some(last),
         forwarded: forwarded_from_wire(wire.publishes, wire.answers)?,
         stale: wire.stale_incarnation,
+        room: Room::from_number(wire.room),
         message,
     })
 }

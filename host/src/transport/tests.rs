@@ -177,6 +177,7 @@ fn envelope(index: u64) -> Envelope {
         last: None,
         forwarded: None,
         stale: false,
+        room: quorate_proto::control::Room::Ample,
         message,
     }
 }
@@ -228,6 +229,7 @@ fn full_envelope() -> Envelope {
         veto_wait: Some(Duration::from_micros(5)),
         last: Some((Term(6), LogIndex(7))),
         forwarded: Some(Box::new(Forwarded { publishes: vec![publish, endless], answers })),
+        room: quorate_proto::control::Room::Scarce,
         ..*append(9, 100)
     }
 }

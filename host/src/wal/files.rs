@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteExt};
 
@@ -15,6 +16,9 @@ use super::{FaultPolicy, TailCut, WriteAs};
 type Fd = <DefaultFileSystem as FileSystem>::Handle;
 type RawWriter = <DefaultFileSystem as FileSystem>::Writer;
 type RawReader = <DefaultFileSystem as FileSystem>::Reader;
+
+/// A write that found no room is tried again after this long.
+const ROOM_RETRY: Duration = Duration::from_millis(50);
 
 /// State that all files of a log share.
 pub(super) struct Disk {
@@ -34,6 +38,19 @@ impl Disk {
             return error;
         }
         self.shared.poison(&format!("{what} of {} failed: {error}", file.display()))
+    }
+
+    /// B5: a full disk is no failed one. Nothing was written, so nothing is lost by trying again: it is a stall (B4) that ends
+    /// with room. Its owner is told, so that the ballast goes.
+    fn when_there_is_room<T>(&self, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match write() {
+                Err(error) if error.kind() == io::ErrorKind::StorageFull && !self.opening.load(Ordering::SeqCst) => {
+                    self.shared.full(ROOM_RETRY);
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Recovery cut `file` at `offset`. Preallocated zeros after the last record are no loss.
@@ -57,7 +74,7 @@ impl Disk {
 }
 
 /// A log file's number, by which its records are signed: `0000000000000003.raftlog` is 3.
-fn number_of(file: &Path) -> u32 {
+pub(super) fn number_of(file: &Path) -> u32 {
     let stem = file.file_stem().and_then(|stem| stem.to_str());
     let number: u64 = stem.and_then(|stem| stem.parse().ok()).unwrap_or_default();
     // As raft-engine does it: the lower half.
@@ -93,8 +110,10 @@ impl FileSystem for Files {
     type Writer = LogWriter;
 
     fn create<P: AsRef<Path>>(&self, path: P) -> io::Result<LogFile> {
-        self.0.faults.before_room(path.as_ref())?;
-        let fd = DefaultFileSystem.create(&path)?;
+        let fd = self.0.when_there_is_room(|| {
+            self.0.faults.before_room(path.as_ref())?;
+            DefaultFileSystem.create(&path)
+        })?;
         Ok(self.wrap(path.as_ref(), fd))
     }
 
@@ -159,10 +178,11 @@ pub(super) struct LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.disk.faults.before_write(&self.path, bytes.len()).and_then(|how| match how {
-            WriteAs::Whole => self.raw.write(bytes),
-            WriteAs::Short(taken) => self.raw.write(&bytes[..taken.max(1).min(bytes.len())]),
-            WriteAs::Flipped { byte, bit } => self.raw.write(&flipped(bytes, byte, bit)),
+        let (disk, path, raw) = (&self.disk, &self.path, &mut self.raw);
+        let written = disk.when_there_is_room(|| match disk.faults.before_write(path, bytes.len())? {
+            WriteAs::Whole => raw.write(bytes),
+            WriteAs::Short(taken) => raw.write(&bytes[..taken.max(1).min(bytes.len())]),
+            WriteAs::Flipped { byte, bit } => raw.write(&flipped(bytes, byte, bit)),
         });
         written.map_err(|error| self.disk.failed("append", &self.path, error))
     }

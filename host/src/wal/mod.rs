@@ -11,6 +11,7 @@
 //! - **B3** an append or flush error *poisons* the log: the writer parks for ever (so raft-engine can neither
 //!   return `Ok` to anybody nor unwind), [`WalNotices::poisoned`] is called once, nothing is retried; the process
 //!   must exit with [`EXIT_DISK`] (see [`exit_on_poison`]).
+//! - **B5** a write or a new file that finds no room is tried again: a full disk is a stall, not an error.
 //! - **B4** tokens pass through the queue; [`Wal::flush_age`] tells how long the flush in flight has taken. One that
 //!   hangs for [`WalConfig::hang_after`] is told once by a watching thread ([`WalNotices::hung`]): the event loop may
 //!   hang with the disk.
@@ -23,6 +24,7 @@ mod exit;
 mod fault;
 mod files;
 mod queue;
+mod readback;
 mod recover;
 mod tail;
 mod watch;
@@ -48,6 +50,7 @@ use crate::clock::Clock;
 pub use exit::{exit_on_hang, exit_on_poison, install_abort_hook, EXIT_DISK, EXIT_GRACE, EXIT_HUNG};
 pub use fault::{Fault, FaultPolicy, NoFaults, ScriptedFaults, WriteAs};
 use queue::Shared;
+pub use readback::{log_files, read_back, LogDamage};
 
 /// Sizes of the log's files (`3-architecture`, storage).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +173,9 @@ pub trait WalNotices: Send + Sync + 'static {
     /// An append or flush failed (B3). Called once, from the failing thread, which never runs again.
     /// The receiver stops serving, releases what it can, and exits with [`EXIT_DISK`] within [`EXIT_GRACE`].
     fn poisoned(&self, reason: &str);
+    /// A write found no room and is tried again until there is some (B5). Called for each try, on the writer's thread: have
+    /// the disk measured, so that the ballast goes.
+    fn full(&self);
     /// A flush hangs for [`WalConfig::hang_after`] (B4). Called once, from the watching thread. The receiver ends the
     /// process with [`EXIT_HUNG`]: whatever the flush returns one day, nobody waits for it any more.
     fn hung(&self, since: Duration);
@@ -184,6 +190,8 @@ pub struct RecoveredGroup {
     pub entries: Vec<Entry>,
     /// Key–value pairs, the replica's own [`META_KEY`] included.
     pub kv: BTreeMap<String, Bytes>,
+    /// Its entries cannot be read: what is wrong with them. None of them is handed out.
+    pub damage: Option<String>,
 }
 
 impl RecoveredGroup {
@@ -192,6 +200,9 @@ impl RecoveredGroup {
     /// # Errors
     /// [`Quarantine`] if the parts do not fit together.
     pub fn restored(self) -> Result<Option<Restored>, Quarantine> {
+        if let Some(reason) = self.damage {
+            return Err(Quarantine { reason });
+        }
         let Some(meta) = self.kv.get(META_KEY) else {
             let found = self.hard_state.is_some() || !self.entries.is_empty();
             let lost = || Quarantine { reason: format!("a log without its `{META_KEY}` record") };

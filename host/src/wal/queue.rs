@@ -188,6 +188,18 @@ impl Shared {
         }
     }
 
+    /// B5: a write found no room. Tells the owner, then waits a little. A log that is being closed meanwhile ends here, as
+    /// after a kill: what was not flushed was never acknowledged.
+    pub(super) fn full(&self, patience: Duration) {
+        self.notices.full();
+        if self.stopped_within(patience) {
+            self.ended(false);
+            loop {
+                thread::park();
+            }
+        }
+    }
+
     pub(super) fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::SeqCst)
     }

@@ -53,7 +53,15 @@ fn group(engine: &Engine<Files>, id: u64) -> Result<RecoveredGroup, String> {
         group.hard_state = Some(HardState::parse_from_bytes(&value).map_err(|error| format!("hard state: {error}"))?);
     }
     if let (Some(first), Some(last)) = (engine.first_index(id), engine.last_index(id)) {
-        group.entries = fetch(engine, id, first, last + 1, None).map_err(|error| error.to_string())?;
+        match fetch(engine, id, first, last + 1, None) {
+            Ok(entries) => group.entries = entries,
+            // This group's, and nobody else's: the others go on.
+            Err(error @ Error::Corruption(_)) => {
+                tracing::error!(group = id, %error, "write-ahead log: entries are damaged");
+                group.damage = Some(format!("its log is damaged between {first} and {last}: {error}"));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
     }
     Ok(group)
 }

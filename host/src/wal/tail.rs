@@ -10,14 +10,14 @@
 //! footer, entries, footer, and the CRC32 of the footer, little endian, XOR the file's number.
 
 /// Header of a record.
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 /// Its checksum.
-const CHECKSUM: usize = 4;
+pub(super) const CHECKSUM: usize = 4;
 /// No record is longer: a flush takes 4 MiB of payload, or one larger write.
 const RECORD_MAX: u64 = 64 << 20;
 
 /// A record's length and the offset of its footer, if the bytes can be its header.
-fn header(bytes: &[u8]) -> Option<(usize, usize)> {
+pub(super) fn header(bytes: &[u8]) -> Option<(usize, usize)> {
     let head: &[u8; HEADER] = bytes.first_chunk()?;
     let (length, footer) = head.split_at(8);
     let length = u64::from_be_bytes(length.try_into().ok()?);
@@ -29,7 +29,7 @@ fn header(bytes: &[u8]) -> Option<(usize, usize)> {
 }
 
 /// The bytes begin with a whole record that was written into the file of this number.
-fn whole_record(bytes: &[u8], file: u32) -> bool {
+pub(super) fn whole_record(bytes: &[u8], file: u32) -> bool {
     let Some((length, footer)) = header(bytes) else { return false };
     let Some(footer) = bytes.get(footer..length) else { return false };
     let (content, checksum) = footer.split_at(footer.len() - CHECKSUM);

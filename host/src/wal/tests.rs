@@ -24,6 +24,7 @@ enum Event {
     Done(Vec<WalNotice>),
     Poisoned(String),
     Hung,
+    Full,
 }
 
 impl WalNotices for Channel {
@@ -32,6 +33,9 @@ impl WalNotices for Channel {
     }
     fn poisoned(&self, reason: &str) {
         let _ = self.0.lock().unwrap().send(Event::Poisoned(reason.into()));
+    }
+    fn full(&self) {
+        let _ = self.0.lock().unwrap().send(Event::Full);
     }
     fn hung(&self, _since: Duration) {
         let _ = self.0.lock().unwrap().send(Event::Hung);
@@ -80,6 +84,7 @@ impl Log {
                     self.batches += 1;
                     self.seen.extend(notices);
                 }
+                Event::Full => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -316,8 +321,24 @@ fn an_append_error_never_acknowledges() {
 }
 
 #[test]
-fn a_full_disk_never_acknowledges() {
-    poisoned_after(Fault::DiskFull, "No space left on device");
+fn a_full_disk_acknowledges_nothing_until_there_is_room_and_closes_all_the_same() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.faults.inject(Fault::DiskFull);
+    log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) })]);
+    for _ in 0..3 {
+        assert!(matches!(log.next(), Event::Full), "its owner is told, and nothing is acknowledged");
+    }
+    assert!(log.wal.flush_age().is_some() && !log.wal.is_poisoned(), "it is a stall, and no error");
+    log.faults.lift(Fault::DiskFull);
+    log.wait_for(|notice| matches!(notice, WalNotice::Persisted { id: PersistId(2), .. }));
+    log.faults.inject(Fault::DiskFull);
+    log.wal.submit([WalRequest::Persist(PersistWrite { entries: entries(9..12, 6), ..write(2, 3) })]);
+    while !matches!(log.next(), Event::Full) {}
+    // The thread that waits for room keeps the files: the process ends with it.
+    log.wal.close();
+    assert!(log.events.try_iter().all(|event| matches!(event, Event::Full)), "nothing was acknowledged");
 }
 
 #[test]
@@ -352,15 +373,37 @@ fn a_bit_that_changed_on_its_way_to_the_disk_is_never_read_back_as_good() {
     let dir = dir();
     let mut log = Log::open(&log_path(&dir));
     log.persist(first(2));
+    log.persist(first(3));
+    log.persist(PersistWrite { entries: entries(6..9, 7), ..write(3, 2) });
     log.faults.inject(Fault::FlipWritten);
-    log.persist(PersistWrite { entries: entries(6..9, 6), ..write(2, 2) });
+    // The middle of the write lies in the entries: the footer, which recovery goes by, is whole.
+    let large = "x".repeat(1_000);
+    log.persist(PersistWrite { entries: vec![entry(6, 6, &large)], ..write(2, 2) });
     log.faults.lift(Fault::FlipWritten);
-    log.persist(PersistWrite { entries: entries(9..12, 6), ..write(2, 3) });
+    log.persist(PersistWrite { entries: entries(7..12, 6), ..write(2, 3) });
+    drop(log);
+    let log = Log::open(&log_path(&dir));
+    let damaged = log.group(2).clone();
+    assert!(damaged.damage.is_some() && damaged.entries.is_empty(), "none of them is handed out: {damaged:?}");
+    assert!(damaged.restored().unwrap_err().reason.contains("Checksum expected"));
+    assert_eq!(log.group(3).entries, entries(6..9, 7), "other groups go on");
+}
+
+#[test]
+fn a_bit_that_changed_in_what_recovery_goes_by_cuts_the_log_there() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    log.faults.inject(Fault::FlipWritten);
+    // No entries: the middle lies in the footer.
+    log.persist(PersistWrite { hard_state: Some(hard_state(7, 5)), ..write(2, 2) });
+    log.faults.lift(Fault::FlipWritten);
+    log.persist(PersistWrite { hard_state: Some(hard_state(8, 5)), ..write(2, 3) });
     drop(log);
     let log = Log::open(&log_path(&dir));
     let cut = log.recovered.tail_cut.clone().expect("the damage was found");
     assert!(cut.lost, "flushed records stand behind it: {cut:?}");
-    assert!(log.group(2).entries.is_empty(), "nothing behind the damage is taken");
+    assert_eq!(log.group(2).hard_state, Some(hard_state(5, 5)), "nothing behind the damage is taken");
 }
 
 #[test]
@@ -476,6 +519,43 @@ fn a_half_written_last_write_is_no_loss_and_a_flipped_bit_before_flushed_records
         let cut = log.recovered.tail_cut.clone().expect("something was cut off");
         assert_eq!(cut.lost, lost, "{cut:?}");
     }
+}
+
+#[test]
+fn damage_in_a_running_logs_files_is_found_by_reading_them_back() {
+    let dir = dir();
+    let mut log = Log::open(&log_path(&dir));
+    log.persist(first(2));
+    let large = "x".repeat(1 << 20);
+    for index in 6..30 {
+        log.persist(PersistWrite { entries: vec![entry(index, 6, &large)], ..write(2, index) });
+    }
+    log.persist(PersistWrite { hard_state: Some(hard_state(6, 29)), ..write(2, 30) });
+    let files = log_files(&log_path(&dir)).unwrap();
+    assert!(files.len() > 1, "a closed one and the newest: {files:?}");
+    for (at, file) in files.iter().enumerate() {
+        let closed = at + 1 < files.len();
+        let mut read = 0;
+        assert_eq!(read_back(file, closed, &mut |bytes| read += bytes).unwrap(), None, "{}", file.display());
+        assert!(read > 1 << 20, "{read} bytes of {}", file.display());
+        let sound = std::fs::read(file).unwrap();
+        for place in [3, 100, 5_000, 1 << 20] {
+            let mut damaged = sound.clone();
+            damaged[place] ^= 16;
+            std::fs::write(file, &damaged).unwrap();
+            let found = read_back(file, closed, &mut |_| {}).unwrap();
+            assert!(found.is_some(), "byte {place} of {}", file.display());
+        }
+        std::fs::write(file, &sound).unwrap();
+        assert_eq!(read_back(file, closed, &mut |_| {}).unwrap(), None);
+    }
+    let newest = files.last().unwrap();
+    let whole = std::fs::read(newest).unwrap();
+    let end = whole.iter().rposition(|&byte| byte != 0).unwrap();
+    let mut half = whole.clone();
+    half[end - 3..=end].fill(0);
+    std::fs::write(newest, half).unwrap();
+    assert_eq!(read_back(newest, false, &mut |_| {}).unwrap(), None, "a write under way is no damage");
 }
 
 #[test]

@@ -5,9 +5,10 @@ use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
 
 use quorate_consensus::directory::Directory;
-use quorate_consensus::observer::{self as core_of, ObserverCore};
+use quorate_consensus::observer::{self as core_of, ObserverCore, ObserverEvent};
 use quorate_host::clock::{Clock, SystemClock};
 use quorate_host::data_dir::{DataDir, NodeKind};
+use quorate_host::space::Gauge;
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox, Post};
 use quorate_host::wal::{NoFaults, Wal, WalConfig, WalProfile};
@@ -47,6 +48,7 @@ pub(super) enum FileJob {
 
 /// Starts everything but the listeners' services. Call it within the runtime.
 pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) -> Result<Booted, ObserverError> {
+    let released = config.disks()?.make_room().map_err(|e| ObserverError::io("cannot release the ballast", e))?;
     let data_dir = DataDir::open(&config.data_dir, NodeKind::Observer, config.cluster(), config.node())
         .map_err(|e| ObserverError::DataDir(e.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -63,10 +65,16 @@ pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) ->
     let group = recovered.groups.remove(&GroupId::DIRECTORY).unwrap_or_default();
     let core = core(&config, &data_dir, group, &snapshots, clock.now())?;
     let files = start_files(&config, snapshots, core.directory(), post.clone())?;
+    let gauge_post = post.clone();
     let sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
     let transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
     let mut transport = Transport::new(transport_config.clone(), Arc::clone(&sink));
     transport.set_peers(config.observers.iter().map(|o| (NodeId(o.id), o.peer_address.clone())));
+    if released {
+        tracing::warn!("the disk was full at the start: the ballast is released");
+    }
+    let tell = move |disks| gauge_post.push(ShellEvent::Core(ObserverEvent::Space(disks)));
+    let gauge = Gauge::start(config.disks()?, tell).map_err(|e| ObserverError::io("cannot start a thread", e))?;
     let picture = Picture::take(&core, None, clock.now());
     let story = Story::new(core.directory());
     let shell = Shell {
@@ -76,6 +84,7 @@ pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) ->
         transport,
         config,
         metrics: Metrics::register(),
+        gauge,
         closing,
         files: files.0,
         sessions: BTreeMap::new(),
@@ -121,11 +130,13 @@ fn core(
         incarnation: data_dir.incarnation(),
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..ObserverInfo::default()
     };
     let members = config.observers.iter().map(|o| NodeId(o.id)).collect();
     let mut core_config = core_of::ObserverConfig::new(config.cluster(), me, members, rand::random());
     core_config.timing = config.timing();
     core_config.snapshot_entries = config.snapshot_entries;
+    core_config.marks = config.marks();
     let data = snapshot.as_ref().map(|s| s.data.as_ref());
     let core =
         ObserverCore::new(core_config, restored, data, now).map_err(|e| ObserverError::Directory(e.to_string()))?;

@@ -30,6 +30,8 @@ pub(crate) enum ShellEvent {
     NotSaved(String),
     /// The write-ahead log failed (B3). The process ends within 200 ms.
     Poisoned(String),
+    /// A write found no room; it is tried again (B5).
+    DiskFull,
     /// Stop in order.
     Terminate,
 }
@@ -50,6 +52,10 @@ impl WalNotices for FromWal {
     fn poisoned(&self, reason: &str) {
         exit_on_poison();
         self.post.push(ShellEvent::Poisoned(reason.to_owned()));
+    }
+
+    fn full(&self) {
+        self.post.push(ShellEvent::DiskFull);
     }
 
     fn hung(&self, since: std::time::Duration) {

@@ -19,6 +19,11 @@ pub(super) const METRICS: &[Metric] = &[
     metric("quorate_observer_sessions", G, Unit::Count, "Open sessions of data nodes"),
     metric("quorate_observer_watchers", G, Unit::Count, "Clients that watch routes"),
     metric("quorate_wal_queue_bytes", G, Unit::Bytes, "Bytes that wait for their flush"),
+    metric("quorate_disk_ok", G, Unit::Count, "0 when flushes of the write-ahead log do not end in time"),
+    metric("quorate_disk_room", G, Unit::Count, "Room on the disk: 0 ample, 1 nearly full, 2 full"),
+    metric("quorate_disk_free_bytes", G, Unit::Bytes, "Free bytes, by directory"),
+    metric("quorate_disk_free_inodes", G, Unit::Count, "Free inodes, by directory"),
+    metric("quorate_disk_ballast_bytes", G, Unit::Bytes, "Bytes that are released when the disk is full, by directory"),
     metric("quorate_directory_version", G, Unit::Count, "Version of the directory"),
     metric("quorate_directory_applied_index", G, Unit::Count, "Last applied entry of the observers' log"),
     metric("quorate_node_heard_age_seconds", G, Unit::Seconds, "Since this observer heard a data node"),
@@ -106,6 +111,9 @@ impl Metrics {
         self.sessions.set(float(sessions as u64));
         self.watchers.set(float(watchers as u64));
         self.wal_queue.set(float(wal_queue));
+        let me = core.me();
+        gauge!("quorate_disk_ok").set(if me.stalled { 0.0 } else { 1.0 });
+        gauge!("quorate_disk_room").set(f64::from(me.room.number()));
         self.version.set(float(directory.version().get()));
         self.applied.set(float(directory.applied().0.get()));
         self.partitions.set(float(directory.partitions().len() as u64));

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_host::clock::Clock;
+use quorate_host::space::Gauge;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
-use quorate_proto::control::SessionDown;
+use quorate_proto::control::{Room, SessionDown};
 use quorate_proto::ids::{NodeId, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::{Reason, Refusal};
@@ -51,6 +52,8 @@ pub(super) struct Shell {
     pub transport: Transport,
     pub config: Arc<ObserverConfig>,
     pub metrics: Metrics,
+    /// Measures the disk and keeps the ballast (B5).
+    pub gauge: Gauge,
     pub closing: watch::Sender<bool>,
     pub files: files_queue::Sender<FileJob>,
     pub sessions: BTreeMap<Ticket, SessionEnd>,
@@ -184,6 +187,12 @@ impl Shell {
                 tracing::info!(leader = leader.map_or(0, NodeId::get), term = %self.core.term(), "observers' leader");
             }
             ObserverEffect::Fatal(reason) => self.fatal = Some(reason),
+            ObserverEffect::Room(room) => match room {
+                Room::Ample => tracing::info!("the disk has room again"),
+                Room::Scarce => tracing::warn!("the disk is nearly full: leadership is passed on, no topics are added"),
+                Room::Full => tracing::error!("the disk is full: only what the protocol needs is logged"),
+            },
+            ObserverEffect::Ballast(order) => self.gauge.order(order),
             ObserverEffect::Note(note) => tracing::debug!(?note, "raft"),
         }
     }
@@ -248,6 +257,7 @@ impl Turn for Shell {
                 tracing::error!(reason, "the write-ahead log failed: stopping with status 74");
                 self.poisoned = true;
             }
+            ShellEvent::DiskFull => self.gauge.measure(),
             ShellEvent::Terminate => {
                 tracing::info!("closing");
                 self.terminated = true;

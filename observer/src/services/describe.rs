@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quorate_consensus::arbiter::Seen;
 use quorate_consensus::directory::{Node, Partition, Topic};
 use quorate_consensus::observer::ObserverCore;
-use quorate_proto::control::{ObserverInfo, Role};
+use quorate_proto::control::{ObserverInfo, Role, Room};
 use quorate_proto::ids::{LogIndex, NodeId, PartitionNo, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use quorate_proto::v1;
@@ -88,6 +88,7 @@ fn describe_partition(
             },
             last_index: index.get(),
             lag: last.map_or(0, |last| last.get().saturating_sub(index.get())),
+            disk: disk_of(core, node).to_owned(),
         }
     };
     let reported_term =
@@ -145,11 +146,12 @@ pub fn nodes(core: &ObserverCore, config: &ObserverConfig, now: BootTime) -> v1:
     let directory = core.directory();
     let mut nodes: Vec<v1::NodeDescription> =
         directory.nodes().iter().map(|(id, node)| data_node(core, *id, node, now)).collect();
+    let me = core.me();
     nodes.extend(config.observers.iter().map(|member| {
         let id = NodeId(member.id);
         let heard = core.view().observers(now).find(|(info, _)| info.node == id);
-        let (info, age) = if id == core.me().node {
-            (Some(core.me()), Duration::ZERO)
+        let (info, age) = if id == me.node {
+            (Some(&me), Duration::ZERO)
         } else {
             (heard.map(|(info, _)| info), heard.map_or(Duration::MAX, |(_, age)| age))
         };
@@ -177,6 +179,8 @@ fn observer(core: &ObserverCore, id: NodeId, info: Option<&ObserverInfo>, age: D
         _ if health == "up" => "follower",
         _ => "",
     };
+    let disk =
+        info.filter(|_| health == "up").map_or("", |i| if i.stalled { "disk stalled" } else { disk_text(i.room) });
     v1::NodeDescription {
         id: id.get(),
         role: "observer".to_owned(),
@@ -185,6 +189,7 @@ fn observer(core: &ObserverCore, id: NodeId, info: Option<&ObserverInfo>, age: D
         version: info.map(|i| i.version.clone()).unwrap_or_default(),
         health: health.to_owned(),
         state: state.to_owned(),
+        disk: disk.to_owned(),
         ..v1::NodeDescription::default()
     }
 }
@@ -209,11 +214,7 @@ fn data_node(core: &ObserverCore, id: NodeId, node: &Node, now: BootTime) -> v1:
     };
     let hosted = directory.partitions().values().filter(|p| p.replica_on(id).is_some());
     let led = hosted.clone().filter(|p| directory.leader_of(p.group).is_some_and(|(leader, _)| leader == id));
-    let state = match view {
-        _ if core.view().draining(directory, id) => "draining",
-        Some(view) if !view.disk_healthy(core.timing()) => "disk",
-        _ => "",
-    };
+    let state = if core.view().draining(directory, id) { "draining" } else { "" };
     v1::NodeDescription {
         id: id.get(),
         name: node.registered.name.clone(),
@@ -226,6 +227,25 @@ fn data_node(core: &ObserverCore, id: NodeId, node: &Node, now: BootTime) -> v1:
         replicas: u32::try_from(hosted.count()).unwrap_or(u32::MAX),
         version: node.registered.version.clone(),
         state: state.to_owned(),
+        disk: disk_of(core, id).to_owned(),
+    }
+}
+
+/// What is wrong with a data node's disk, as it last said; empty = nothing.
+fn disk_of(core: &ObserverCore, node: NodeId) -> &'static str {
+    match core.view().node(node) {
+        Some(view) if !view.disk_ok && view.wal_age <= core.timing().wal_stall => "disk failed",
+        Some(view) if !view.disk_healthy(core.timing()) => "disk stalled",
+        Some(view) => disk_text(view.room),
+        None => "",
+    }
+}
+
+fn disk_text(room: Room) -> &'static str {
+    match room {
+        Room::Ample => "",
+        Room::Scarce => "disk nearly full",
+        Room::Full => "disk full",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{all, micros, required, ConvertError};
-use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind, Planned};
+use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind, Planned, Room};
 use crate::ids::{ConfigVersion, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
 use crate::internal as wire;
 use crate::time::{BootTime, LogTime};
@@ -107,6 +107,8 @@ impl From<ObserverInfo> for wire::ObserverInfo {
             incarnation: info.incarnation.get(),
             pid: info.pid,
             version: info.version,
+            room: info.room.number(),
+            stalled: info.stalled,
         }
     }
 }
@@ -122,6 +124,8 @@ impl TryFrom<wire::ObserverInfo> for ObserverInfo {
             incarnation: Incarnation(raw.incarnation),
             pid: raw.pid,
             version: raw.version,
+            room: Room::from_number(raw.room),
+            stalled: raw.stalled,
         })
     }
 }

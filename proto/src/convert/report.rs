@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{all, micros, required, ConvertError};
-use crate::control::{Heartbeat, LeaseAnswer, LeaseItem, LeaseRequest, LeaseVerdict, ReplicaReport, Role};
+use crate::control::{Heartbeat, LeaseAnswer, LeaseItem, LeaseRequest, LeaseVerdict, ReplicaReport, Role, Room};
 use crate::ids::{ConfigVersion, GroupId, LogIndex, Offset, PermitEpoch, ReplicaId, Term};
 use crate::internal as wire;
 use crate::time::{BootTime, LogTime};
@@ -99,6 +99,7 @@ impl From<Heartbeat> for wire::Heartbeat {
             draining: beat.draining,
             reports: beat.reports.into_iter().map(Into::into).collect(),
             partial: beat.partial,
+            room: beat.room.number(),
         }
     }
 }
@@ -115,6 +116,7 @@ impl TryFrom<wire::Heartbeat> for Heartbeat {
             draining: raw.draining,
             reports: all(raw.reports)?,
             partial: raw.partial,
+            room: Room::from_number(raw.room),
         })
     }
 }

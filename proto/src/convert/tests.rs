@@ -130,6 +130,7 @@ fn up() -> impl Strategy<Value = SessionUp> {
             draining: n.3,
             reports,
             partial: n.4,
+            room: Room::from_number(u32::try_from(n.0 % 3).expect("small")),
         },
     );
     let marks = (1u64.., any::<(u64, u64)>(), span(), span()).prop_map(|(g, n, a, b)| ElectionMarks {
@@ -240,7 +241,7 @@ proptest! {
         observer in 1u64.., wall in any::<i64>(), nodes in prop::collection::vec((1u64.., any::<u64>(), span()), 0..4)
     ) {
         let nodes = nodes.into_iter().map(|(n, i, age)| (NodeId(n), Incarnation(i), age)).collect();
-        let observer = ObserverInfo { node: NodeId(observer), pid: 7, ..Default::default() };
+        let observer = ObserverInfo { node: NodeId(observer), pid: 7, room: Room::Scarce, stalled: true, ..Default::default() };
         let table = LastHeard { observer, wall: LogTime(wall), nodes };
         prop_assert_eq!(LastHeard::try_from(wire::LastHeard::from(table.clone())), Ok(table));
     }

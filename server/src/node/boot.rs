@@ -3,17 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use quorate_consensus::node::stored::{decode_assignment, ASSIGNMENT};
-use quorate_consensus::node::{first_members, NodeConfig, NodeCore, NodeEffect, NodeLimits};
+use quorate_consensus::node::{first_members, NodeConfig, NodeCore, NodeEffect, NodeEvent, NodeLimits};
 use quorate_consensus::replica::{bootstrap, ObserverLoss};
 use quorate_host::clock::{Clock, SystemClock};
 use quorate_host::data_dir::{DataDir, NodeKind};
+use quorate_host::space::Gauge;
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
-use quorate_host::turn::{mailbox, Mailbox};
+use quorate_host::turn::{mailbox, Mailbox, Post};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
 use quorate_proto::control::{Assignment, Hello};
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
@@ -27,7 +28,7 @@ use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK, EXIT_HUNG};
 use crate::keys::DataKeys;
 use crate::storage::{
-    self, Checkpoint, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
+    self, Checkpoint, ScrubSettings, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
 };
 use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
 use crate::view::{TailBudget, Views};
@@ -47,6 +48,7 @@ pub(super) struct Booted {
 /// Starts everything but the listeners' services. Call it within the runtime.
 pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Result<Booted, ServerError> {
     let fault = |what: String| ServerError::DataDir { path: config.data_dir.clone(), what };
+    let released = config.disks()?.make_room().map_err(|e| ServerError::io("cannot release the ballast", e))?;
     let data_dir = DataDir::open(&config.data_dir, NodeKind::Server, config.cluster(), config.node())
         .map_err(|e| fault(e.to_string()))?;
     tell_supervisor(&data_dir);
@@ -72,7 +74,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         hello: hello(config, &data_dir, fresh)?,
         observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
         timing: config.timing(),
-        limits: NodeLimits::default(),
+        limits: NodeLimits { marks: config.marks(), ..NodeLimits::default() },
         seed: rand::random(),
         suspect_log: suspect,
         lost_groups,
@@ -97,6 +99,19 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
             notice => storage_post.push(ShellEvent::Storage(notice)),
         })
         .map_err(|e| ServerError::io("cannot start the storage thread", e))?;
+    if released {
+        tracing::warn!("the disk was full at the start: the ballast is released");
+    }
+    let gauge_post = post.clone();
+    let tell = move |disks| gauge_post.push(ShellEvent::Core(NodeEvent::Space(disks)));
+    let gauge = Gauge::start(config.disks()?, tell).map_err(|e| ServerError::io("cannot start a thread", e))?;
+    let scrub = ScrubSettings {
+        wal: config.wal_dir(),
+        bytes_per_second: config.scrub_bytes_per_second,
+        every: config.scrub_every(),
+    };
+    let damaged = log_damaged(post.clone(), config.data_dir.clone());
+    storage::start_scrub(storage.clone(), scrub, damaged).map_err(|e| ServerError::io("cannot start a thread", e))?;
     let peer_sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
     let transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
     let shell = Shell {
@@ -109,6 +124,8 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         budget: TailBudget::new(config.tail_cache_bytes),
         data_dir: config.data_dir.clone(),
         metrics: NodeMetrics::register(),
+        gauge,
+        room: Arc::default(),
         closing,
         close_within: config.close_within(),
         drain_within: config.drain_within(),
@@ -130,7 +147,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         metrics_due: BootTime::ZERO,
         suspect,
     };
-    let stagings = Stagings::new(partitions, storage, keys);
+    let stagings = Stagings::new(partitions, storage, keys, Arc::clone(&shell.room));
     let mut booted = Booted { mailbox, shell, storage_thread, peer_sink, transport_config, stagings, data_dir };
     booted.shell.execute();
     Ok(booted)
@@ -173,6 +190,18 @@ fn judge(dir: &Path, recovered: &Recovered, shorter: Option<String>, same_boot: 
         .and_then(|()| std::fs::File::open(dir)?.sync_all());
     written.map_err(|e| ServerError::io("cannot write the marker of a suspect log", e))?;
     Ok(true)
+}
+
+/// B6: a damaged log is everybody's. The next start takes it for suspect; this process leads nothing any more.
+fn log_damaged(post: Post<ShellEvent>, dir: PathBuf) -> impl FnOnce(String) + Send {
+    move |damage| {
+        let marker = dir.join(SUSPECT);
+        let written = std::fs::write(&marker, &damage).and_then(|()| std::fs::File::open(&marker)?.sync_all());
+        if let Err(error) = written {
+            tracing::error!(%error, "cannot write the marker of a suspect log");
+        }
+        post.push(ShellEvent::LogDamaged(damage));
+    }
 }
 
 /// Groups whose files hold entries while the log knows nothing of them.

@@ -7,7 +7,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_consensus::node::effect::Observers;
 use quorate_consensus::node::{NodeEffect, NodeEvent};
 use quorate_host::wal::WalRequest;
-use quorate_proto::control::{Assignment, SessionUp};
+use quorate_proto::control::{Assignment, Room, SessionUp};
 use quorate_proto::ids::{GroupId, NodeId, ReplicaId, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::Refusal;
@@ -103,11 +103,22 @@ impl Shell {
                 tracing::warn!(%above, "this node's disk is a new one: raising its incarnation and starting again");
                 self.raise_above = Some(above);
             }
+            NodeEffect::Room(room) => self.room_changed(room),
+            NodeEffect::Ballast(order) => self.gauge.order(order),
             NodeEffect::Fatal(reason) => {
                 tracing::error!(%reason, "the observers refuse this node for good");
                 self.fatal = Some(reason);
             }
             NodeEffect::Note { group, note } => self.note(group, &note),
+        }
+    }
+
+    fn room_changed(&mut self, room: Room) {
+        self.room.store(room.number(), std::sync::atomic::Ordering::Relaxed);
+        match room {
+            Room::Ample => tracing::info!("the disk has room again: publishes are taken"),
+            Room::Scarce => tracing::warn!("the disk is nearly full: no publishes are taken, leaders go elsewhere"),
+            Room::Full => tracing::error!("the disk is full: nothing that carries records is appended"),
         }
     }
 

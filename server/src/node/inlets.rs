@@ -32,6 +32,10 @@ pub enum ShellEvent {
     Wal(WalNotice),
     /// The write-ahead log or the storage failed (B3). The process ends within 200 ms.
     Poisoned(String),
+    /// The write-ahead log was found damaged by reading it back (B6).
+    LogDamaged(String),
+    /// A write found no room; it is tried again (B5).
+    DiskFull,
     /// Stop in order.
     Terminate,
 }
@@ -61,6 +65,10 @@ impl WalNotices for FromWal {
 
     fn poisoned(&self, reason: &str) {
         fail(&self.post, &self.data_dir, reason);
+    }
+
+    fn full(&self) {
+        self.post.push(ShellEvent::DiskFull);
     }
 
     fn hung(&self, since: std::time::Duration) {

@@ -49,6 +49,13 @@ pub(super) const METRICS: &[Metric] = &[
     metric("quorate_leaders", G, Unit::Count, "Replicas of this node that lead"),
     metric("quorate_replicas", G, Unit::Count, "Replicas of this node"),
     metric("quorate_disk_ok", G, Unit::Count, "0 when the write-ahead log failed or stalls"),
+    metric("quorate_disk_room", G, Unit::Count, "Room on the disks: 0 ample, 1 nearly full, 2 full"),
+    metric("quorate_disk_free_bytes", G, Unit::Bytes, "Free bytes, by directory"),
+    metric("quorate_disk_free_inodes", G, Unit::Count, "Free inodes, by directory"),
+    metric("quorate_disk_ballast_bytes", G, Unit::Bytes, "Bytes that are released when the disk is full, by directory"),
+    metric("quorate_scrub_bytes_total", C, Unit::Bytes, "Bytes read back and found well or not"),
+    metric("quorate_scrub_passes_total", C, Unit::Count, "Passes over everything stored"),
+    metric("quorate_scrub_damaged_total", C, Unit::Count, "Files found damaged by reading them back"),
     metric("quorate_elections_total", C, Unit::Count, "Elections won"),
     metric("quorate_fences_total", C, Unit::Count, "Times that a fence closed for lack of contact"),
     metric("quorate_vetoes_total", C, Unit::Count, "Votes refused by the gate"),
@@ -132,6 +139,7 @@ impl NodeMetrics {
         self.leaders.set(status.leaders as f64);
         self.replicas.set(status.replicas as f64);
         self.disk_ok.set(f64::from(u8::from(status.disk_ok)));
+        gauge!("quorate_disk_room").set(f64::from(status.room.number()));
     }
 }
 

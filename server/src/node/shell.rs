@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_consensus::node::{NodeCore, NodeEffect, NodeEvent};
 use quorate_host::clock::Clock;
+use quorate_host::space::Gauge;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
@@ -67,6 +69,10 @@ pub(super) struct Shell {
     pub budget: Arc<TailBudget>,
     pub data_dir: std::path::PathBuf,
     pub metrics: NodeMetrics,
+    /// Measures the disks and keeps the ballast (B5).
+    pub gauge: Gauge,
+    /// Number of the room there is, for threads that receive snapshots.
+    pub room: Arc<AtomicU32>,
     pub closing: watch::Sender<bool>,
     pub close_within: Duration,
     pub drain_within: Duration,
@@ -197,6 +203,11 @@ impl Shell {
             // The files are gone: the log may forget the replica too. (The other way round, files without a log would
             // look like a log that was lost.)
             StorageNotice::Removed { group: key } => self.wal_requests.push(WalRequest::Forget { group: key }),
+            StorageNotice::Full => self.gauge.measure(),
+            StorageNotice::Damaged { group: key, reason } => {
+                let Some(group) = self.keys.group(key) else { return };
+                self.feed(NodeEvent::Damaged { group, reason });
+            }
             StorageNotice::Failed(error) => {
                 super::inlets::fail(&self.post, &self.data_dir, &error.to_string());
             }
@@ -285,6 +296,16 @@ impl Turn for Shell {
                 self.poisoned = true;
                 self.feed(NodeEvent::WalPoisoned);
             }
+            ShellEvent::LogDamaged(damage) => {
+                tracing::error!(
+                    damage,
+                    "the write-ahead log is damaged: this node leads nothing until it is started again"
+                );
+                // Its marker stays until then, whatever was suspect before.
+                self.suspect = false;
+                self.feed(NodeEvent::LogDamaged);
+            }
+            ShellEvent::DiskFull => self.gauge.measure(),
             ShellEvent::Terminate => self.terminate(),
         }
     }

@@ -154,11 +154,15 @@ impl PartitionFiles {
             self.segments.push(Segment::create(&self.dir, self.next)?);
             self.names_dirty = true;
         }
-        let runs_before = self.runs.files().len();
+        let before = self.runs.mark();
         self.runs.append(entries.iter().map(|e| &e.keys))?;
-        self.names_dirty |= self.runs.files().len() > runs_before;
+        self.names_dirty |= self.runs.mark().0 > before.0;
         let active = self.segments.last_mut().expect("one was just made if there was none");
-        active.append(entries, &mut self.next)?;
+        if let Err(error) = active.append(entries, &mut self.next) {
+            // Nothing of them counts: after a full disk they are appended again.
+            self.runs.reset(before);
+            return Err(error);
+        }
         self.last_index = newest.index;
         Ok(())
     }

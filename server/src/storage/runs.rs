@@ -88,6 +88,19 @@ impl Runs {
         Ok(())
     }
 
+    /// Where the runs end: number of files, length of the newest.
+    pub fn mark(&self) -> (usize, u64) {
+        (self.files.len(), self.files.last().map_or(0, |file| file.length))
+    }
+
+    /// What was appended after `mark` does not count. A file that was begun since stays, empty.
+    pub fn reset(&mut self, mark: (usize, u64)) {
+        let length = if self.files.len() == mark.0 { mark.1 } else { file::HEADER_LEN as u64 };
+        if let Some(newest) = self.files.last_mut() {
+            newest.length = length;
+        }
+    }
+
     fn roll(&mut self) -> Result<(), StorageError> {
         self.sync()?;
         let number = self.files.last().map_or(0, |f| f.id + 1);
@@ -115,7 +128,8 @@ impl Runs {
     }
 }
 
-fn frames(path: &Path, mut bytes: Bytes, out: &mut Vec<Bytes>) -> Result<(), StorageError> {
+/// The frames in the bytes after a file's header.
+pub(super) fn frames(path: &Path, mut bytes: Bytes, out: &mut Vec<Bytes>) -> Result<(), StorageError> {
     let mut position = file::HEADER_LEN as u64;
     while !bytes.is_empty() {
         let cut = || StorageError::corrupt(path, position, "a frame is cut off");

@@ -109,6 +109,7 @@ impl Segment {
 
     /// Appends entries; `next` is the partition's next offset and is moved on.
     pub fn append(&mut self, entries: &[AppliedEntry], next: &mut Offset) -> Result<(), StorageError> {
+        let (before, indexed) = (*next, self.index.as_ref().map_or(0, Vec::len));
         let mut heads = Vec::with_capacity(entries.len());
         let mut position = self.length;
         for entry in entries {
@@ -132,7 +133,14 @@ impl Segment {
             }
         }
         let file = self.file.as_mut().expect("only the open segment is appended to");
-        write_pieces(file, &mut pieces, self.length).map_err(StorageError::io("cannot append to", &self.path))?;
+        if let Err(error) = write_pieces(file, &mut pieces, self.length) {
+            // As if it had not been tried: what was written lies behind the end.
+            *next = before;
+            if let Some(index) = &mut self.index {
+                index.truncate(indexed);
+            }
+            return Err(StorageError::io("cannot append to", &self.path)(error));
+        }
         self.unflushed += position - self.length;
         self.length = position;
         self.dirty = true;

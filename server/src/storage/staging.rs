@@ -7,16 +7,20 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use quorate_consensus::envelope::Envelope;
 use quorate_host::transport::{PartSource, SnapshotPart, SnapshotStaging, StagedSnapshot};
+use quorate_proto::control::Room;
 use quorate_proto::ids::{GroupId, NodeId};
 
 use super::checkpoint::Checkpoint;
 use super::error::StorageError;
 use super::file;
 use super::files::{generation_dir, group_dir, part_file, SnapshotFile};
+use super::scrub;
 use super::thread::StorageHandle;
 use crate::keys::DataKeys;
 
@@ -48,18 +52,24 @@ pub struct Stagings {
     partitions: PathBuf,
     storage: StorageHandle,
     keys: DataKeys,
+    room: Arc<AtomicU32>,
 }
 
 impl Stagings {
-    /// Below `partitions`, under each replica's key; what arrived whole is told to `storage`.
+    /// Below `partitions`, under each replica's key; what arrived whole is told to `storage`. `room`: number of the room
+    /// that the disk has.
     #[must_use]
-    pub fn new(partitions: PathBuf, storage: StorageHandle, keys: DataKeys) -> Self {
-        Self { partitions, storage, keys }
+    pub fn new(partitions: PathBuf, storage: StorageHandle, keys: DataKeys, room: Arc<AtomicU32>) -> Self {
+        Self { partitions, storage, keys, room }
     }
 }
 
 impl SnapshotStaging for Stagings {
     fn begin(&self, from: NodeId, envelope: &Envelope) -> Result<Box<dyn StagedSnapshot>, String> {
+        let room = Room::from_number(self.room.load(Ordering::Relaxed));
+        if room != Room::Ample {
+            return Err(format!("the disk is {room}"));
+        }
         tracing::info!(%from, group = %envelope.group, "receiving a snapshot");
         let key = self.keys.of(envelope.group);
         let staging = Staging::begin(&self.partitions, key).map_err(|e| e.to_string())?;
@@ -159,8 +169,11 @@ impl Staging {
                 return Err(wrong(format!("{part} has {received} bytes of {length}")));
             }
         }
-        for (name, (file, _)) in &self.files {
-            file.sync_all().map_err(StorageError::io("cannot flush", &self.dir.join(name)))?;
+        for (name, (file, length)) in &self.files {
+            let path = self.dir.join(name);
+            file.sync_all().map_err(StorageError::io("cannot flush", &path))?;
+            // The sender may not know yet that its files are damaged (B6).
+            scrub::verify(&path, *length, &mut |_| {})?;
         }
         file::sync_dir(&self.dir)?;
         checkpoint.generation = self.generation;

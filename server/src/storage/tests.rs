@@ -333,3 +333,66 @@ fn the_files_tell_how_far_they_reach_behind_their_checkpoint() {
     assert_eq!(reach(dir.path(), GROUP, Some(&installed)).unwrap(), LogIndex::ZERO, "another generation");
     assert!(holds_entries(dir.path(), GROUP).unwrap());
 }
+
+#[test]
+fn a_bit_that_changed_anywhere_is_found_by_reading_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut files = create(dir.path());
+    for entry in ten() {
+        files.append(&[entry]).unwrap();
+    }
+    files.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    let (_, durable) = files.snapshot().unwrap();
+    assert!(durable.len() > 3, "segments and key runs");
+    for file in durable {
+        let sound = std::fs::read(&file.path).unwrap();
+        let mut read = 0;
+        scrub::verify(&file.path, file.length, &mut |bytes| read += bytes).unwrap();
+        assert!(read + super::file::HEADER_LEN as u64 >= file.length, "{read} of {}", file.length);
+        for at in 0..usize::try_from(file.length).unwrap() {
+            let mut damaged = sound.clone();
+            damaged[at] ^= 1 << (at % 8);
+            std::fs::write(&file.path, &damaged).unwrap();
+            let found = scrub::verify(&file.path, file.length, &mut |_| {});
+            assert!(matches!(found, Err(StorageError::Corrupt { .. })), "byte {at} of {}: {found:?}", file.part);
+        }
+        std::fs::write(&file.path, &sound[..sound.len() - 1]).unwrap();
+        assert!(scrub::verify(&file.path, file.length, &mut |_| {}).is_err(), "cut off");
+        std::fs::remove_file(&file.path).unwrap();
+        scrub::verify(&file.path, file.length, &mut |_| {}).expect("replaced meanwhile");
+    }
+}
+
+#[test]
+fn damaged_files_are_told_of_once_never_read_never_sent_and_remembered() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = StorageSettings { partitions: dir.path().join("partitions"), segment_bytes: 600 };
+    let (tell, told) = mpsc::channel();
+    let (storage, thread) = Storage::open(settings.clone()).unwrap().start(move |n| tell.send(n).unwrap()).unwrap();
+    storage.open(GROUP);
+    storage.append(GROUP, ten(), &Arc::new(AtomicU64::new(0)));
+    storage.checkpoint(GROUP, LogIndex(15), Term(2), Bytes::new());
+    let StorageNotice::Checkpointed { checkpoint, .. } = told.recv().unwrap() else { panic!("a checkpoint") };
+    let path = newest(&settings.partitions, "segment");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+
+    let wal = dir.path().join("wal");
+    let settings_of_scrub = ScrubSettings { wal, bytes_per_second: 1 << 30, every: Duration::from_millis(1) };
+    start_scrub(storage.clone(), settings_of_scrub, |damage| panic!("{damage}")).unwrap();
+    let StorageNotice::Damaged { group, reason } = told.recv().unwrap() else { panic!("damage") };
+    assert!(group == GROUP && reason.contains("fails its checksum"), "{reason}");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let read = runtime.block_on(storage.read(GROUP, Offset(0), 1_000));
+    assert!(matches!(read, Err(StorageError::Corrupt { .. })), "not even what is sound: {read:?}");
+    storage.build_snapshot(GROUP, ReplicaId(3));
+    storage.damaged(GROUP, "again".to_owned());
+    storage.stop();
+    thread.join().unwrap();
+    assert!(told.try_recv().is_err(), "told once, and no snapshot is made of it");
+
+    let again = Storage::open(settings).unwrap().recover(GROUP, Some(checkpoint.to_bytes()));
+    assert!(again.is_err_and(|error| error.to_string().contains("fails its checksum")), "the next start knows");
+}

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 
@@ -16,6 +16,7 @@ use super::checkpoint::Checkpoint;
 use super::error::StorageError;
 use super::file;
 use super::files::{PartitionFiles, SnapshotFile};
+use super::scrub;
 use super::segment::Found;
 
 /// A queue that never grew beyond this is nobody's business.
@@ -23,6 +24,9 @@ const BACKLOG_WORTH_TELLING: u64 = 4 << 20;
 
 /// Appends are held back until a tick, any other command, or this many bytes.
 const HELD_BYTES: u64 = 128 * 1024;
+
+/// A write that found no room is tried again after this long.
+const ROOM_RETRY: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// Appends that the thread was not woken for yet.
 #[derive(Default)]
@@ -82,6 +86,15 @@ pub enum StorageNotice {
         /// The group.
         group: GroupId,
     },
+    /// A write found no room; it is tried again until there is some (B5).
+    Full,
+    /// The files of the group are damaged (B6): they serve nobody any more.
+    Damaged {
+        /// The group.
+        group: GroupId,
+        /// What was found.
+        reason: String,
+    },
     /// A write or flush failed (B3), or a file that must be readable is damaged.
     Failed(StorageError),
 }
@@ -95,6 +108,8 @@ enum Command {
     Install { group: GroupId, index: LogIndex, state: Bytes },
     Retire { group: GroupId },
     Remove { group: GroupId },
+    DurableFiles { reply: Sender<Vec<(GroupId, Vec<SnapshotFile>)>> },
+    Damaged { group: GroupId, reason: String },
     Read { group: GroupId, offset: Offset, max: usize, reply: oneshot::Sender<Result<Found, StorageError>> },
     Stop,
 }
@@ -108,6 +123,8 @@ pub struct Storage {
     aside: BTreeSet<GroupId>,
     /// Received whole, not yet installed.
     staged: BTreeMap<(GroupId, LogIndex), Checkpoint>,
+    /// Found damaged while running (B6): nothing of them is read or served any more.
+    damaged: BTreeMap<GroupId, String>,
 }
 
 /// Sends commands to the storage thread.
@@ -116,6 +133,7 @@ pub struct StorageHandle {
     commands: Sender<Command>,
     waiting: Arc<AtomicU64>,
     held: Arc<Mutex<Held>>,
+    stopping: Arc<AtomicBool>,
 }
 
 impl Storage {
@@ -125,7 +143,13 @@ impl Storage {
     /// When the disk refuses.
     pub fn open(settings: StorageSettings) -> Result<Self, StorageError> {
         file::create_dir(&settings.partitions)?;
-        Ok(Self { settings, groups: BTreeMap::new(), aside: BTreeSet::new(), staged: BTreeMap::new() })
+        Ok(Self {
+            settings,
+            groups: BTreeMap::new(),
+            aside: BTreeSet::new(),
+            staged: BTreeMap::new(),
+            damaged: BTreeMap::new(),
+        })
     }
 
     /// Brings the files of a group to what its newest checkpoint says, and yields the machine in it. Without a
@@ -143,6 +167,9 @@ impl Storage {
 
     fn try_recover(&mut self, group: GroupId, checkpoint: Option<Bytes>) -> Result<Option<Recovered>, StorageError> {
         let partitions = &self.settings.partitions;
+        if let Some(what) = scrub::marked(partitions, group) {
+            return Err(StorageError::corrupt(partitions, group.get(), what));
+        }
         let Some(stored) = checkpoint else {
             let files = PartitionFiles::create(partitions, group, self.settings.segment_bytes)?;
             self.groups.insert(group, files);
@@ -174,9 +201,11 @@ impl Storage {
     ) -> std::io::Result<(StorageHandle, std::thread::JoinHandle<()>)> {
         let (commands, inbox) = std::sync::mpsc::channel();
         let waiting = Arc::new(AtomicU64::new(0));
-        let worker = Worker { storage: self, inbox, notify, waiting: Arc::clone(&waiting) };
+        let stopping = Arc::<AtomicBool>::default();
+        let worker =
+            Worker { storage: self, inbox, notify, waiting: Arc::clone(&waiting), stopping: Arc::clone(&stopping) };
         let thread = std::thread::Builder::new().name("storage".to_owned()).spawn(move || worker.run())?;
-        Ok((StorageHandle { commands, waiting, held: Arc::default() }, thread))
+        Ok((StorageHandle { commands, waiting, held: Arc::default(), stopping }, thread))
     }
 }
 
@@ -268,6 +297,18 @@ impl StorageHandle {
         self.send(Command::Remove { group });
     }
 
+    /// Files that checkpoints cover, with the lengths that never change; `None` once the storage has stopped.
+    pub(super) fn durable_files(&self) -> Option<Vec<(GroupId, Vec<SnapshotFile>)>> {
+        let (reply, answer) = std::sync::mpsc::channel();
+        self.send(Command::DurableFiles { reply });
+        answer.recv().ok()
+    }
+
+    /// The group's files were found damaged (B6).
+    pub(super) fn damaged(&self, group: GroupId, reason: String) {
+        self.send(Command::Damaged { group, reason });
+    }
+
     /// A snapshot was received whole and flushed: its manifest, which names its generation.
     pub(super) fn staged(&self, group: GroupId, checkpoint: Checkpoint) {
         self.send(Command::Staged { group, checkpoint });
@@ -285,6 +326,7 @@ impl StorageHandle {
 
     /// Ends the thread once the queue is done.
     pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
         self.send(Command::Stop);
     }
 }
@@ -294,6 +336,8 @@ struct Worker<F> {
     inbox: Receiver<Command>,
     notify: F,
     waiting: Arc<AtomicU64>,
+    /// The node closes: what waits for room waits no longer.
+    stopping: Arc<AtomicBool>,
 }
 
 impl<F: Fn(StorageNotice)> Worker<F> {
@@ -309,7 +353,9 @@ impl<F: Fn(StorageNotice)> Worker<F> {
                     command => {
                         if let Err(error) = self.execute(command) {
                             // Nothing more is written: what is on disk is what the last checkpoint says (B3).
-                            (self.notify)(StorageNotice::Failed(error));
+                            if !matches!(error, StorageError::Stopped) {
+                                (self.notify)(StorageNotice::Failed(error));
+                            }
                             return;
                         }
                     }
@@ -318,8 +364,7 @@ impl<F: Fn(StorageNotice)> Worker<F> {
             }
             for read in reads.drain(..) {
                 if let Command::Read { group, offset, max, reply } = read {
-                    let found = self.files(group).and_then(|files| files.read(offset, max));
-                    let _ = reply.send(found);
+                    let _ = reply.send(self.read(group, offset, max));
                 }
             }
         }
@@ -329,12 +374,58 @@ impl<F: Fn(StorageNotice)> Worker<F> {
         self.storage.groups.get_mut(&group).ok_or(StorageError::UnknownGroup(group.get()))
     }
 
+    fn read(&mut self, group: GroupId, offset: Offset, max: usize) -> Result<Found, StorageError> {
+        if let Some(what) = self.storage.damaged.get(&group) {
+            return Err(StorageError::corrupt(&self.storage.settings.partitions, group.get(), what.clone()));
+        }
+        let found = self.files(group)?.read(offset, max);
+        if let Err(damage @ StorageError::Corrupt { .. }) = &found {
+            self.damaged(group, damage.to_string());
+        }
+        found
+    }
+
+    /// B6: told once. The files stay as they are, for whoever repairs the replica.
+    fn damaged(&mut self, group: GroupId, reason: String) {
+        if self.storage.damaged.contains_key(&group) || !self.storage.groups.contains_key(&group) {
+            return;
+        }
+        scrub::mark(&self.storage.settings.partitions, group, &reason);
+        self.storage.damaged.insert(group, reason.clone());
+        (self.notify)(StorageNotice::Damaged { group, reason });
+    }
+
+    fn durable_files(&self) -> Vec<(GroupId, Vec<SnapshotFile>)> {
+        let sound = self.storage.groups.iter().filter(|(group, _)| !self.storage.damaged.contains_key(group));
+        sound.filter_map(|(group, files)| files.snapshot().map(|(_, files)| (*group, files))).collect()
+    }
+
+    /// B5: a full disk is no failed one. What is appended here stands in the log, so it can wait; its queue is bounded, and
+    /// publishes are refused when it is long.
+    fn when_there_is_room(
+        &mut self,
+        mut write: impl FnMut(&mut Self) -> Result<(), StorageError>,
+    ) -> Result<(), StorageError> {
+        loop {
+            match write(self) {
+                Err(StorageError::Io { source, .. }) if source.kind() == std::io::ErrorKind::StorageFull => {
+                    if self.stopping.load(Ordering::Relaxed) {
+                        return Err(StorageError::Stopped);
+                    }
+                    (self.notify)(StorageNotice::Full);
+                    std::thread::sleep(ROOM_RETRY);
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// An error means that the disk cannot be trusted.
     fn execute(&mut self, command: Command) -> Result<(), StorageError> {
         match command {
-            Command::Open { group } => self.open(group)?,
+            Command::Open { group } => self.when_there_is_room(|worker| worker.open(group))?,
             Command::Append { group, entries, bytes, waiting } => {
-                self.files(group)?.append(&entries)?;
+                self.when_there_is_room(|worker| worker.files(group)?.append(&entries))?;
                 drop(entries);
                 self.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 let rest = waiting.fetch_sub(bytes, Ordering::Relaxed) - bytes;
@@ -346,6 +437,12 @@ impl<F: Fn(StorageNotice)> Worker<F> {
                 let checkpoint = self.files(group)?.checkpoint(index, term, state)?;
                 (self.notify)(StorageNotice::Checkpointed { group, checkpoint });
             }
+            // Damage is not passed on.
+            Command::BuildSnapshot { group, .. } if self.storage.damaged.contains_key(&group) => {}
+            Command::DurableFiles { reply } => {
+                let _ = reply.send(self.durable_files());
+            }
+            Command::Damaged { group, reason } => self.damaged(group, reason),
             Command::BuildSnapshot { group, to } => {
                 if let Some((checkpoint, files)) = self.files(group)?.snapshot() {
                     (self.notify)(StorageNotice::SnapshotReady { group, to, checkpoint, files });
@@ -356,6 +453,7 @@ impl<F: Fn(StorageNotice)> Worker<F> {
             Command::Remove { group } => {
                 self.storage.groups.remove(&group);
                 self.storage.aside.remove(&group);
+                self.storage.damaged.remove(&group);
                 self.storage.staged.retain(|(staged, _), _| *staged != group);
                 super::files::remove_all(&self.storage.settings.partitions, group)?;
                 (self.notify)(StorageNotice::Removed { group });

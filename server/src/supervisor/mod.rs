@@ -58,6 +58,8 @@ pub fn run_supervisor(config: &ServerConfig, child: &ChildCommand) -> Result<i32
     let target = config.log_file.clone().map_or(LogTarget::Stderr, LogTarget::File);
     telemetry::init_logs(&target, &config.log_filter).map_err(|e| ServerError::Config(e.to_string()))?;
     let end_with = if config.die_with_parent { child::end_with_parent()? } else { None };
+    // B5: its own state file must find room too.
+    config.disks()?.make_room().map_err(|e| ServerError::io("cannot release the ballast", e))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -105,7 +107,9 @@ async fn supervise(config: &ServerConfig, command: &ChildCommand, end_with: Opti
             }
             None => {
                 let child = Child::start(command, file.secret(), file.last_exit(), end_with)?;
-                file.set_node(child.pid())?;
+                if let Err(error) = file.set_node(child.pid()) {
+                    tracing::error!(%error, "a later supervisor will not find this node");
+                }
                 tracing::info!(pid = child.pid(), "started the node");
                 child
             }
@@ -124,7 +128,10 @@ async fn supervise(config: &ServerConfig, command: &ChildCommand, end_with: Opti
         let incarnation = child.incarnation().await;
         tracing::warn!(?status, ?incarnation, pid = child.pid(), "the node exited");
         let logged = incarnation.map(|incarnation| notices.tell(Exit { incarnation, status }));
-        file.set_exit(status)?;
+        if let Err(error) = file.set_exit(status) {
+            // On a full disk, say: the node is started again all the same.
+            tracing::error!(%error, "how the node ended is not remembered");
+        }
         if asked > 0 {
             last_notice(logged).await;
             return Ok(status.filter(|s| *s >= 0).unwrap_or(1));

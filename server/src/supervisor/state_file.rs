@@ -114,11 +114,12 @@ impl StateFile {
         if let Some(status) = self.last_exit {
             text += &format!("last_exit = {status}\n");
         }
+        // Over what is there, then cut: on a full disk the old text is not given up for one that does not fit.
         let written = self
             .file
             .seek(SeekFrom::Start(0))
-            .and_then(|_| self.file.set_len(0))
-            .and_then(|()| self.file.write_all(text.as_bytes()));
+            .and_then(|_| self.file.write_all(text.as_bytes()))
+            .and_then(|()| self.file.set_len(text.len() as u64));
         written.map_err(|e| ServerError::io(format!("cannot write {}", self.path.display()), e))
     }
 }

@@ -83,6 +83,9 @@ impl<P: Policy> World<P> {
                 // An operator looks, and starts it again.
                 self.exit(id, true, Duration::from_millis(700));
             }
+            NodeEffect::Room(room) => self.say(format_args!("node-{} has {room} room", id.0)),
+            // The simulated disk has no ballast.
+            NodeEffect::Ballast(_) => {}
             NodeEffect::Note { group, note } => self.note(id, group, &note),
         }
     }

@@ -268,7 +268,7 @@ impl<P: Policy> World<P> {
                 self.coverage.count("observer leader changes");
                 self.say(format_args!("observer-{} sees {leader:?} lead the observers", id.0));
             }
-            ObserverEffect::Note(_) => {}
+            ObserverEffect::Note(_) | ObserverEffect::Room(_) | ObserverEffect::Ballast(_) => {}
             ObserverEffect::Fatal(why) => {
                 let what = format!("observer-{} cannot go on: {why}", id.0);
                 let violation = crate::checker::Violation::new("observers go on", self.now, what);

@@ -254,3 +254,26 @@ fn an_entry_that_cannot_be_applied_sets_the_replica_aside() {
     let refused = cluster.publish(1, batch(0, 1, 1));
     assert!(!cluster.refusal(1, refused).maybe_applied);
 }
+
+#[test]
+fn damaged_records_set_their_replica_aside_and_a_damaged_log_takes_all_leaders_away() {
+    let mut cluster = Cluster::led();
+    let ticket = cluster.publish(1, batch(0, 0, 1));
+    cluster.settle();
+    cluster.receipt(1, ticket);
+    cluster.event(1, NodeEvent::Damaged { group: GROUP, reason: "a segment".into() });
+    assert!(!cluster.serving(1));
+    assert_eq!(cluster.nodes[&1].quarantined, ["a segment"]);
+    assert_eq!(cluster.heartbeats(1).last().expect("told").reports[0].role, Role::Quarantined);
+    cluster.elect(2);
+    assert!(cluster.serving(2), "the others go on");
+
+    cluster.nodes.get_mut(&2).expect("a node").told.clear();
+    cluster.event(2, NodeEvent::LogDamaged);
+    assert!(!cluster.serving(2));
+    assert!(cluster.nodes[&2].told.iter().any(|(_, up)| matches!(up, SessionUp::Release { .. })));
+    cluster.advance(5_000);
+    assert!(!cluster.heartbeats(2).last().expect("beats").disk_ok, "it does not pass");
+    let last = cluster.report(2).last_index;
+    assert!(last >= cluster.report(3).last_index, "it goes on following");
+}

@@ -7,4 +7,5 @@ mod leases;
 mod life;
 mod members;
 mod publishing;
+mod space;
 mod storage;

@@ -23,6 +23,7 @@ pub struct DataNode {
     /// Campaigns when permitted, and wins.
     pub obedient: bool,
     pub disk_ok: bool,
+    pub room: Room,
     pub reports: BTreeMap<GroupId, ReplicaReport>,
     members: BTreeMap<GroupId, Vec<(ReplicaId, NodeId)>>,
     next_beat: BootTime,
@@ -89,6 +90,7 @@ impl World {
                 up: false,
                 obedient: true,
                 disk_ok: true,
+                room: Room::Ample,
                 reports: BTreeMap::new(),
                 members: BTreeMap::new(),
                 next_beat: now,
@@ -250,6 +252,7 @@ impl World {
             seq: data.seq,
             sent: now,
             disk_ok: data.disk_ok,
+            room: data.room,
             reports: data.reports.values().cloned().collect(),
             ..Heartbeat::default()
         };
@@ -316,6 +319,7 @@ impl World {
             }
             ObserverEffect::Restored { .. } => self.restored.push(observer),
             ObserverEffect::Fatal(why) => self.fatal.push(why),
+            ObserverEffect::Room(_) | ObserverEffect::Ballast(_) => {}
             ObserverEffect::LeaderChanged { .. } | ObserverEffect::Note(_) => {}
         }
     }

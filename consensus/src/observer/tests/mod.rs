@@ -336,6 +336,7 @@ fn a_message_for_a_group_that_no_observer_hosts_is_answered_stale() {
         last: None,
         forwarded: None,
         stale: false,
+        room: Room::Ample,
         message,
     };
     let mut out = Vec::new();

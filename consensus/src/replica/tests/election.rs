@@ -156,6 +156,7 @@ pub(super) fn vote_request<P: Policy>(
         last: None,
         forwarded: None,
         stale: false,
+        room: quorate_proto::control::Room::Ample,
         message,
     }
 }
