@@ -6,8 +6,8 @@
 //! - a permit was issued and the old leader went on in its term (`withdrawn`): clients noticed nothing;
 //! - the cause was silence and the very process was heard again before the failover was recorded.
 //!
-//! The second is an upper bound: a process that stood still for two seconds, or a cut that healed meanwhile, looks the
-//! same to the observers. Planned handoffs are no failovers and stand on a line of their own.
+//! Both are upper bounds: a process that stood still for two seconds, or a cut that healed meanwhile, looks the same to
+//! the observers. Planned handoffs are no failovers and stand on a line of their own.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -98,7 +98,12 @@ fn since(facts: &Facts, state: State) -> Option<Duration> {
 /// The first rule that holds.
 #[must_use]
 pub fn state_of(facts: &Facts) -> State {
-    let serving = facts.leader.as_ref().is_some_and(|leader| leader.serving);
+    let led = facts.leader.as_ref();
+    // A report counts as long as its node is there; the connection breaks before anybody knows why.
+    let there = led.is_some_and(|leader| {
+        facts.replicas.iter().any(|replica| replica.node == leader.node && replica.process == Process::Up)
+    });
+    let serving = led.is_some_and(|leader| leader.serving) && there;
     if !facts.observers.have_majority() {
         return if serving { State::ServingWithoutObservers } else { State::ObserversWithoutMajority };
     }
@@ -111,6 +116,7 @@ pub fn state_of(facts: &Facts) -> State {
         }
     }
     match &facts.health {
+        Verdict::Led if !there => State::HolderUnheard,
         Verdict::Led if !serving => State::Elected,
         Verdict::Led if facts.replicas.iter().any(|replica| replica.ailment().is_some()) => State::ServingDegraded,
         Verdict::Led => State::Serving,

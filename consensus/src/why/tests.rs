@@ -300,6 +300,12 @@ fn a_new_partition_counts_who_reports() {
 fn a_holder_that_is_not_heard_is_named() {
     let said = explain(&example(State::HolderUnheard));
     assert!(said.what.contains("node-1 holds the lease") && said.next.contains("8.0 s"), "{said:?}");
+    // Its last report says that it serves, but its connection is gone and nobody knows why yet.
+    let mut facts = healthy();
+    facts.replicas[0].process = Process::Unconnected;
+    let said = explain(&facts);
+    assert_eq!((said.state, said.leader), (State::HolderUnheard, None));
+    assert!(said.what.contains("node-1 holds the lease"), "{}", said.what);
 }
 
 #[test]

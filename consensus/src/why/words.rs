@@ -170,11 +170,11 @@ fn new(facts: &Facts) -> Words {
 fn holder_unheard(facts: &Facts) -> Words {
     let holder = match &facts.health {
         Verdict::Unknown { holder } => holder.as_str(),
-        _ => "the holder of the lease",
+        _ => leader(facts),
     };
     let lease = spoken(facts.bounds.lease);
     text(
-        format!("It is not known whether it serves: {holder} holds the lease and has not been heard by this observer."),
+        format!("It is not known whether it serves: {holder} holds the lease and is not heard by this observer."),
         &format!("The observers wait for a word of {holder}, or for the end of its lease."),
         &format!(
             "A leader that reports is left alone. One that is silent for three heartbeats, or whose lease of {lease} ran \
@@ -293,7 +293,8 @@ fn no_majority(facts: &Facts, state: State) -> Words {
             what,
             "It waits for a person: a replica with a sound log must come back, with its own disk.",
             "Nothing by itself. No record is lost by waiting.",
-            "Bring a node with a sound log back. Wipe nothing: the logs that are left are all there is.",
+            "Bring a node with a sound log back. Wipe nothing: the logs that are left are all there is. The last resort is \
+             `quorate partition break-glass`.",
         ),
     }
 }
