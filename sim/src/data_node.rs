@@ -130,6 +130,7 @@ impl<P: Policy> DataNode<P> {
             seed,
             suspect_log: self.suspect,
             lost_groups: std::collections::BTreeSet::new(),
+            log_lost: false,
             observer_loss: ObserverLoss::default(),
         };
         let mut core = NodeCore::new(config, clock);

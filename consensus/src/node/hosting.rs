@@ -141,7 +141,7 @@ impl<P: Policy> NodeCore<P> {
             bootstrap(&members)
         };
         let stored = encode_assignment(&assignment);
-        let lost = !learns && self.config.lost_groups.contains(&group);
+        let lost = !learns && (self.config.log_lost || self.config.lost_groups.contains(&group));
         self.host(assignment, restored, None, lost, now, out);
         self.visit(group, now, out, |partition, turn| partition.record(vec![(ASSIGNMENT, stored)], turn));
     }

@@ -23,6 +23,7 @@
 mod exit;
 mod fault;
 mod files;
+mod mark;
 mod queue;
 mod readback;
 mod recover;
@@ -79,6 +80,8 @@ pub struct WalConfig {
     pub purge_every: Duration,
     /// A flush that hangs for so long is told to [`WalNotices::hung`] (B4).
     pub hang_after: Duration,
+    /// Where the number of flushes is kept beside the log (B2); `None` = nowhere. Best on another disk than the log's.
+    pub mark: Option<PathBuf>,
     /// The last process ended while a flush hung: read the disk, not what the system remembers of it.
     pub distrust_cache: bool,
 }
@@ -94,6 +97,7 @@ impl WalConfig {
             queue_bytes: 64 << 20,
             purge_every: Duration::from_secs(5),
             hang_after: Duration::from_secs(30),
+            mark: None,
             distrust_cache: false,
         }
     }
@@ -244,6 +248,9 @@ pub struct Recovered {
     pub tail_cut: Option<TailCut>,
     /// Files flushed at open (B1).
     pub files_flushed: usize,
+    /// Flushes that the mark counted and the log does not know: an older log was put in place, its end or all of it is
+    /// gone (B2).
+    pub flushes_missing: u64,
 }
 
 /// Why a log can't be opened.

@@ -15,6 +15,8 @@ use super::RecoveredGroup;
 pub(super) const HARD_STATE: &str = "hard_state";
 /// Group id of the canary's key–value; the directory never gives out 0.
 pub(super) const CANARY_GROUP: u64 = 0;
+/// Key of the number of flushes.
+pub(super) const FLUSHES: &str = "flushes";
 /// How often a fetch is tried when a purge moves the entries under it (fixed only in unreleased raft-engine).
 const FETCH_TRIES: usize = 3;
 
@@ -26,6 +28,12 @@ impl MessageExt for RaftEntry {
     fn index(entry: &Entry) -> u64 {
         entry.index
     }
+}
+
+/// Number of the newest flush that the log knows of; zero in a log of before such numbers, or in none.
+pub(super) fn flushes(engine: &Engine<Files>) -> u64 {
+    let stored = engine.get(CANARY_GROUP, FLUSHES.as_bytes());
+    stored.and_then(|value| Some(u64::from_be_bytes(value.try_into().ok()?))).unwrap_or(0)
 }
 
 /// Everything of every group. Group by group: a flush of many groups is decoded once per group in it, which the

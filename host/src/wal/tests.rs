@@ -621,3 +621,40 @@ fn what_was_acknowledged_survives_kill_9() {
         assert_eq!(log.recovered.tail_cut, None, "preallocated zeros are no cut");
     }
 }
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn an_older_log_or_none_is_recognised_by_the_number_of_its_flushes() {
+    let dir = TempDir::new().unwrap();
+    let (log, saved) = (dir.path().join("wal"), dir.path().join("saved"));
+    let config = || WalConfig { mark: Some(dir.path().join("FLUSHES")), ..WalConfig::new(&log, WalProfile::Dev) };
+    let mut first = Log::open_as(config());
+    assert_eq!(first.recovered.flushes_missing, 0, "a new log");
+    first.persist(PersistWrite { entries: entries(6..8, 1), ..write(5, 1) });
+    first.wal.close();
+    copy(&log, &saved);
+    let mut second = Log::open_as(config());
+    assert_eq!(second.recovered.flushes_missing, 0, "its own log");
+    for (id, index) in [(2, 8), (3, 9), (4, 10)] {
+        second.persist(PersistWrite { entries: entries(index..index + 1, 1), ..write(5, id) });
+    }
+    second.wal.close();
+    // A snapshot of before is put in its place.
+    std::fs::remove_dir_all(&log).unwrap();
+    copy(&saved, &log);
+    let third = Log::open_as(config());
+    assert_eq!(third.recovered.flushes_missing, 3);
+    third.wal.close();
+    // All of it is gone.
+    std::fs::remove_dir_all(&log).unwrap();
+    let fourth = Log::open_as(config());
+    assert_eq!(fourth.recovered.flushes_missing, 4);
+    fourth.wal.close();
+}

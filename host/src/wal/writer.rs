@@ -14,8 +14,9 @@ use quorate_proto::time::BootTime;
 use raft_engine::{Command, Config, Engine, Error, LogBatch, ReadableSize, RecoveryMode};
 
 use super::files::{distrust_cache, flush_all, Files};
+use super::mark::Mark;
 use super::queue::{weight, Shared};
-use super::recover::{self, RaftEntry, CANARY_GROUP, HARD_STATE};
+use super::recover::{self, RaftEntry, CANARY_GROUP, FLUSHES, HARD_STATE};
 use super::watch::watch;
 use super::{FaultPolicy, Recovered, Wal, WalConfig, WalError, WalNotice, WalNotices, WalProfile, WalRequest};
 use crate::clock::Clock;
@@ -66,10 +67,11 @@ pub(super) fn open(
         .spawn(move || {
             let recovered = catch_unwind(AssertUnwindSafe(|| recover_log(&thread_config, &thread_shared, faults)));
             match recovered {
-                Ok(Ok((engine, recovered))) => {
+                Ok(Ok(Opened { engine, mark, flushes, recovered })) => {
                     let _ = opened.send(Ok(recovered));
                     start_watch(&thread_shared, thread_config.hang_after);
-                    let writer = Writer { engine: Arc::new(engine), config: thread_config, shared: thread_shared };
+                    let (engine, config, shared) = (Arc::new(engine), thread_config, thread_shared);
+                    let writer = Writer { engine, mark, flushes, config, shared };
                     writer.run();
                 }
                 Ok(Err(error)) => drop(opened.send(Err(error))),
@@ -96,11 +98,7 @@ fn start_watch(shared: &Arc<Shared>, hang_after: Duration) {
     }
 }
 
-fn recover_log(
-    config: &WalConfig,
-    shared: &Arc<Shared>,
-    faults: Arc<dyn FaultPolicy>,
-) -> Result<(Engine<Files>, Recovered), WalError> {
+fn recover_log(config: &WalConfig, shared: &Arc<Shared>, faults: Arc<dyn FaultPolicy>) -> Result<Opened, WalError> {
     let engine_error = |reason: String| WalError::Engine { dir: config.dir.clone(), reason };
     if config.distrust_cache {
         distrust_cache(&config.dir).map_err(|source| WalError::Io {
@@ -118,11 +116,30 @@ fn recover_log(
         source,
     })?;
     let groups = recover::groups(&engine).map_err(engine_error)?;
-    Ok((engine, Recovered { groups, tail_cut: files.opened(), files_flushed }))
+    let (mark, counted) = Mark::open(config.mark.as_deref()).map_err(|source| WalError::Io {
+        dir: config.dir.clone(),
+        what: "open the mark of flushes",
+        source,
+    })?;
+    let (found, counted) = (recover::flushes(&engine), counted.unwrap_or(0));
+    let recovered =
+        Recovered { groups, tail_cut: files.opened(), files_flushed, flushes_missing: counted.saturating_sub(found) };
+    Ok(Opened { engine, mark, flushes: found.max(counted), recovered })
+}
+
+/// What opening yields.
+struct Opened {
+    engine: Engine<Files>,
+    mark: Mark,
+    flushes: u64,
+    recovered: Recovered,
 }
 
 struct Writer {
     engine: Arc<Engine<Files>>,
+    mark: Mark,
+    /// Number of the newest flush at the start.
+    flushes: u64,
     config: WalConfig,
     shared: Arc<Shared>,
 }
@@ -148,12 +165,12 @@ impl Writer {
     }
 
     fn write_loop(&self) {
-        let mut canary = 0_u64;
+        let mut flushes = self.flushes;
         let mut last_purge = Instant::now();
         while let Some(requests) = self.shared.take(self.config.batch_bytes, self.config.purge_every) {
             let idle = requests.is_empty();
             if !idle {
-                self.write(requests, &mut canary);
+                self.write(requests, &mut flushes);
             }
             let due = self.config.purge_every * if idle { 1 } else { PURGE_PATIENCE };
             if last_purge.elapsed() >= due {
@@ -164,19 +181,20 @@ impl Writer {
     }
 
     /// One group commit.
-    fn write(&self, requests: Vec<WalRequest>, canary: &mut u64) {
+    fn write(&self, requests: Vec<WalRequest>, flushes: &mut u64) {
         let bytes: usize = requests.iter().map(weight).sum();
         let mut batch = LogBatch::with_capacity(requests.len() * 4);
         for request in &requests {
             match request {
                 WalRequest::Persist(write) => self.add(&mut batch, write),
-                WalRequest::Canary => {
-                    *canary += 1;
-                    self.put(&mut batch, GroupId(CANARY_GROUP), "canary", canary.to_be_bytes().to_vec());
-                }
                 WalRequest::Forget { group } => batch.add_command(group.get(), Command::Clean),
-                WalRequest::Token { .. } | WalRequest::Fetch { .. } => {}
+                WalRequest::Canary | WalRequest::Token { .. } | WalRequest::Fetch { .. } => {}
             }
+        }
+        // Every flush has a number (B2); a canary is a flush of nothing else.
+        if !batch.is_empty() || requests.iter().any(|request| matches!(request, WalRequest::Canary)) {
+            *flushes += 1;
+            self.put(&mut batch, GroupId(CANARY_GROUP), FLUSHES, flushes.to_be_bytes().to_vec());
         }
         let started = self.shared.flush_begins();
         let (at, took) = if batch.is_empty() {
@@ -188,6 +206,10 @@ impl Writer {
                 self.shared.poison(&format!("append failed: {error}"));
             }
             let at = self.shared.flush_ended();
+            // Before anybody hears of the flush: what was ever acknowledged is counted.
+            if let Err(error) = self.mark.set(*flushes) {
+                self.shared.poison(&format!("the mark of flushes cannot be written: {error}"));
+            }
             (at, at.since(started))
         };
         self.shared.done(bytes);

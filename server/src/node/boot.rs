@@ -33,6 +33,9 @@ use crate::storage::{
 use crate::supervisor::{ENV_LAST_EXIT, ENV_SUPERVISOR_HASH, INCARNATION_LINE};
 use crate::view::{TailBudget, Views};
 
+/// The mark of flushes, beside the log (B2).
+const FLUSHES: &str = "FLUSHES";
+
 /// What a start yields.
 pub(super) struct Booted {
     pub mailbox: Mailbox<ShellEvent>,
@@ -59,8 +62,11 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         WalSize::Production => WalProfile::Production,
         WalSize::Dev => WalProfile::Dev,
     };
-    let wal_config =
-        WalConfig { distrust_cache: last_exit() == Some(EXIT_HUNG), ..WalConfig::new(config.wal_dir(), profile) };
+    let wal_config = WalConfig {
+        distrust_cache: last_exit() == Some(EXIT_HUNG),
+        mark: Some(config.data_dir.join(FLUSHES)),
+        ..WalConfig::new(config.wal_dir(), profile)
+    };
     let (wal, recovered) = Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(&clock), notices)
         .map_err(|e| ServerError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);
@@ -69,7 +75,8 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let shorter = shorter(&partitions, &recovered, &lost_groups).map_err(|e| ServerError::Storage(e.to_string()))?;
     let suspect = judge(&config.data_dir, &recovered, shorter, data_dir.same_boot())?;
     let folders = storage::groups(&partitions).map_err(|e| ServerError::Storage(e.to_string()))?;
-    let fresh = recovered.groups.is_empty() && folders.is_empty();
+    let log_lost = recovered.flushes_missing > 0;
+    let fresh = recovered.groups.is_empty() && folders.is_empty() && !log_lost;
     let node_config = NodeConfig {
         hello: hello(config, &data_dir, fresh)?,
         observers: config.observers.iter().map(|o| NodeId(o.id)).collect(),
@@ -78,6 +85,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         seed: rand::random(),
         suspect_log: suspect,
         lost_groups,
+        log_lost,
         observer_loss: match config.observer_loss {
             ObserverLossSetting::Stop => ObserverLoss::Stop,
             ObserverLossSetting::ReadIndex => ObserverLoss::ReadIndex,
@@ -176,6 +184,8 @@ fn judge(dir: &Path, recovered: &Recovered, shorter: Option<String>, same_boot: 
     } else if let Some(cut) = recovered.tail_cut.as_ref().filter(|cut| cut.lost || !same_boot) {
         let how = if cut.lost { "flushed records are damaged" } else { "it was cut off by a power loss" };
         format!("{how}: {} bytes of {} after byte {}", cut.dropped, cut.file.display(), cut.kept)
+    } else if recovered.flushes_missing > 0 {
+        format!("its last {} flushes are missing", recovered.flushes_missing)
     } else if let Some(shorter) = shorter {
         shorter
     } else {

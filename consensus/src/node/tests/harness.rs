@@ -109,6 +109,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
         seed: node,
         suspect_log: false,
         lost_groups: std::collections::BTreeSet::new(),
+        log_lost: false,
         observer_loss: ObserverLoss::Stop,
     }
 }
