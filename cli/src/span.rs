@@ -6,7 +6,7 @@ use std::time::Duration;
 pub fn parse_span(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let number: f64 = number.parse().map_err(|_| format!("`{text}` is no duration; write 500ms, 10s, 2m or 1h"))?;
+    let number: f64 = number.parse().map_err(|_| format!("`{text}` is no duration; write 500ms, 10s, 2m, 1h or 7d"))?;
     let seconds = match unit.trim() {
         "ms" => number / 1_000.0,
         "" | "s" => number,
@@ -87,7 +87,8 @@ mod tests {
         assert_eq!(parse_span("1.5s"), Ok(Duration::from_millis(1_500)));
         assert_eq!(parse_span("3"), Ok(Duration::from_secs(3)));
         assert_eq!(parse_span("2m"), Ok(Duration::from_secs(120)));
-        assert!(parse_span("2d").is_err() && parse_span("").is_err() && parse_span("-1s").is_err());
+        assert_eq!(parse_span("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert!(parse_span("2y").is_err() && parse_span("").is_err() && parse_span("-1s").is_err());
     }
 
     #[test]
