@@ -77,7 +77,7 @@ impl<P: Policy> ObserverNode<P> {
         };
         let mut config = ObserverConfig::new(ClusterId(7), me, members.to_vec(), seed);
         config.timing = timing.clone();
-        config.snapshot_entries = 40;
+        config.snapshot_entries = 20;
         let log = self.disk.group(GroupId::DIRECTORY).and_then(crate::disk::GroupLog::restored);
         let restored = log.map(|log| log.expect("a simulated disk keeps what it acknowledged"));
         // The newest snapshot whose position lies within the log.
