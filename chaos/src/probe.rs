@@ -6,13 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
 
-use quorate_proto::v1;
-use quorate_proto::v1::admin_client::AdminClient;
-use quorate_proto::v1::admin_server::{Admin, AdminServer};
-use quorate_proto::v1::{CreateTopicRequest, TopicDescription};
 use serde::Serialize;
 use tonic::transport::server::TcpIncoming;
-use tonic::{Request, Response, Status};
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::HealthCheckRequest;
 
 use crate::Error;
 
@@ -92,53 +89,14 @@ fn quantile(values: &[f64], percent: usize) -> f64 {
     sorted.get(rank - 1).map_or(0.0, |v| (v * 10.0).round() / 10.0)
 }
 
-/// Answers at once: what is left is the cost of gRPC itself.
-struct Echo;
-
-#[tonic::async_trait]
-impl Admin for Echo {
-    async fn create_topic(&self, request: Request<CreateTopicRequest>) -> Result<Response<TopicDescription>, Status> {
-        Ok(Response::new(TopicDescription { name: request.into_inner().topic, ..TopicDescription::default() }))
-    }
-
-    async fn handoff(&self, _: Request<v1::HandoffRequest>) -> Result<Response<v1::HandoffResponse>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-
-    async fn drain_node(&self, _: Request<v1::DrainNodeRequest>) -> Result<Response<v1::DrainNodeResponse>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-
-    async fn replace_replica(
-        &self,
-        _: Request<v1::ReplaceReplicaRequest>,
-    ) -> Result<Response<v1::TaskDescription>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-
-    async fn break_glass(&self, _: Request<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-
-    async fn cancel_task(&self, _: Request<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-
-    async fn unpin_leader(
-        &self,
-        _: Request<v1::UnpinLeaderRequest>,
-    ) -> Result<Response<v1::UnpinLeaderResponse>, Status> {
-        Err(Status::unimplemented("only an echo"))
-    }
-}
-
 async fn grpc_rtt() -> Result<f64, Error> {
     let incoming = TcpIncoming::bind(SocketAddr::from(([127, 0, 0, 1], 0)))
         .map_err(|e| Error::new(format!("cannot listen on loopback: {e}")))?
         .with_nodelay(Some(true));
     let address = incoming.local_addr().map_err(|e| Error::new(format!("loopback listener: {e}")))?;
-    let server =
-        tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(AdminServer::new(Echo), incoming));
+    // The standard health service answers at once: what is left is the cost of gRPC itself.
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = tokio::spawn(tonic::transport::Server::builder().serve_with_incoming(health, incoming));
     let measured = call_often(address).await;
     server.abort();
     measured
@@ -151,14 +109,11 @@ async fn call_often(address: SocketAddr) -> Result<f64, Error> {
         .connect()
         .await
         .map_err(|e| Error::new(format!("loopback gRPC: {e}")))?;
-    let mut client = AdminClient::new(channel);
+    let mut client = HealthClient::new(channel);
     let mut took = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
         let start = Instant::now();
-        client
-            .create_topic(CreateTopicRequest::default())
-            .await
-            .map_err(|e| Error::new(format!("loopback gRPC: {e}")))?;
+        client.check(HealthCheckRequest::default()).await.map_err(|e| Error::new(format!("loopback gRPC: {e}")))?;
         took.push(start.elapsed().as_secs_f64() * 1e6);
     }
     Ok(quantile(&took, 50))

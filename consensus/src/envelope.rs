@@ -94,16 +94,14 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// The answer to this message where nobody may step it (M3). The answer itself is never answered.
+    /// Around a message, with nothing of the protocol's beside it.
     #[must_use]
-    pub fn stale_answer(&self, incarnation: Incarnation) -> Self {
-        let mut message = Message { from: self.to.get(), to: self.from.get(), ..Message::default() };
-        message.set_msg_type(MessageType::MsgHup);
+    pub fn bare(group: GroupId, from_incarnation: Incarnation, message: Message) -> Self {
         Self {
-            group: self.group,
-            from: self.to,
-            to: self.from,
-            from_incarnation: incarnation,
+            group,
+            from: ReplicaId(message.from),
+            to: ReplicaId(message.to),
+            from_incarnation,
             stamp: None,
             echo: None,
             won_epoch: PermitEpoch::ZERO,
@@ -112,9 +110,17 @@ impl Envelope {
             veto_wait: None,
             last: None,
             forwarded: None,
-            stale: true,
+            stale: false,
             room: Room::Ample,
             message,
         }
+    }
+
+    /// The answer to this message where nobody may step it (M3). The answer itself is never answered.
+    #[must_use]
+    pub fn stale_answer(&self, incarnation: Incarnation) -> Self {
+        let mut message = Message { from: self.to.get(), to: self.from.get(), ..Message::default() };
+        message.set_msg_type(MessageType::MsgHup);
+        Self { stale: true, ..Self::bare(self.group, incarnation, message) }
     }
 }

@@ -12,7 +12,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_host::listen;
 use quorate_host::transport::{peer_server, server, InMemorySnapshots, PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox, Post};
-use quorate_proto::ids::{ClusterId, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId};
+use quorate_proto::ids::{ClusterId, GroupId, Incarnation, NodeId};
 use raft::eraftpb::{Entry, Message};
 
 const ROUNDS: usize = 5_000;
@@ -47,23 +47,7 @@ fn node(id: u64) -> Result<Node, Box<dyn Error>> {
 fn envelope(from: u64, to: u64, bytes: usize) -> Box<Envelope> {
     let mut message = Message { from, to, ..Message::default() };
     message.entries.push(Entry { data: vec![1; bytes].into(), ..Entry::default() });
-    Box::new(Envelope {
-        group: GroupId(2),
-        from: ReplicaId(from),
-        to: ReplicaId(to),
-        from_incarnation: Incarnation(1),
-        stamp: None,
-        echo: None,
-        won_epoch: PermitEpoch::ZERO,
-        permit: None,
-        ended: Vec::new(),
-        veto_wait: None,
-        last: None,
-        forwarded: None,
-        stale: false,
-        room: quorate_proto::control::Room::Ample,
-        message,
-    })
+    Box::new(Envelope::bare(GroupId(2), Incarnation(1), message))
 }
 
 async fn received(mailbox: &Mailbox<Envelope>) -> usize {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use quorate_consensus::why::Runbook;
 
 /// Crate → our crates that it may depend on.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -156,4 +157,20 @@ fn the_program_in_the_readme_is_the_example() {
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
     let (readme, example) = (read("README.md"), read("client-sdk/examples/publish.rs"));
     assert!(readme.contains(example.trim_end()), "README.md shows another program than client-sdk/examples/publish.rs");
+}
+
+#[test]
+fn every_runbook_is_there_and_says_what_to_do_and_belongs_to_an_alarm() {
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    for runbook in Runbook::ALL {
+        let text = read(&root().join(runbook.page()));
+        for part in ["**Alarm.** ", "**Where.** ", "**Command.** ", "**Expected.** ", "**If that fails.** "] {
+            assert!(text.contains(part), "{runbook}: {part}");
+        }
+    }
+    for entry in std::fs::read_dir(root().join("docs/runbooks")).expect("the folder") {
+        let name = entry.expect("a file").file_name().to_string_lossy().into_owned();
+        let known = Runbook::ALL.iter().any(|runbook| runbook.page().ends_with(&format!("/{name}")));
+        assert!(known || name == "README.md", "{name} belongs to no alarm");
+    }
 }

@@ -78,7 +78,10 @@ pub fn choose(
     dead: Option<NodeId>,
     failed: impl Fn(ReplicaId) -> bool,
 ) -> Option<Permit> {
-    let alive = partition.all().enumerate().filter(|(_, (_, node))| Some(*node) != dead);
+    // M4: nor one that is on its way out.
+    let goes = partition.change.filter(|change| change.phase == ChangePhase::Promote).map(|change| change.remove);
+    let alive =
+        partition.all().enumerate().filter(|(_, (replica, node))| Some(*node) != dead && Some(*replica) != goes);
     let ranked = alive.filter_map(|(place, (replica, node))| {
         let seen = eligible(scene, partition, replica, node)?;
         let view = scene.view.node(node)?;

@@ -31,7 +31,9 @@ pub fn plan(scene: &Scene<'_>, partition: &Partition, to: NodeId) -> Result<Perm
         let what = "no leader serves that could hand over".to_owned();
         return refuse(Reason::NoLeader, what, "wait until the partition is led, see `quorate partition describe`");
     };
-    if partition.change.is_some_and(|change| change.phase != ChangePhase::Learn) {
+    // Not while two memberships are in force, unless the leader is the one that goes (M4).
+    let changing = partition.change.filter(|change| change.phase != ChangePhase::Learn);
+    if changing.is_some_and(|change| change.remove != leader.replica) {
         let what = "the partition's members are being changed".to_owned();
         return refuse(Reason::Busy, what, "repeat the call in a moment, see `quorate task list`");
     }

@@ -7,7 +7,7 @@ use quorate_proto::ids::{NodeId, ReplicaId};
 
 use super::handoff::{name, serving_leader};
 use super::health::{Leader, Scene};
-use crate::directory::Partition;
+use crate::directory::{Node, Partition};
 
 /// Why a replica counts as lost. The texts are the reason of its repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +48,7 @@ pub enum Next {
     HandOff(Vec<NodeId>),
 }
 
+/// Its latest report, if it is fresh and its node is heard.
 fn fresh<'a>(scene: &Scene<'a>, partition: &Partition, replica: ReplicaId, node: NodeId) -> Option<&'a ReplicaReport> {
     let seen = scene.view.report(scene.directory, partition.group, replica, node)?;
     let reachable = scene.view.node(node).is_some_and(|view| view.session.is_some());
@@ -62,14 +63,18 @@ fn healthy(scene: &Scene<'_>, partition: &Partition, replica: ReplicaId, node: N
     disk && fresh(scene, partition, replica, node).is_some_and(well)
 }
 
-/// Why a member is not what it ought to be; `None` if it is, or if nothing is known.
+/// Why a member is not what it ought to be; `None` if it is, or if this observer alone does not hear of it.
 #[must_use]
 pub fn loss(scene: &Scene<'_>, partition: &Partition, replica: ReplicaId, node: NodeId) -> Option<Loss> {
     if partition.lost.contains(&replica) {
         return Some(Loss::Disk);
     }
+    if !scene.directory.node(node).is_some_and(Node::is_live) || scene.view.suspect(node, scene.now) {
+        return Some(Loss::Away);
+    }
+    let connected = scene.view.node(node).is_some_and(|view| view.session.is_some());
     match fresh(scene, partition, replica, node) {
-        None => Some(Loss::Away),
+        None => connected.then_some(Loss::Away),
         Some(report) if report.role == Role::Quarantined => Some(Loss::Damaged),
         Some(report) if report.suspect_log => Some(Loss::Suspect),
         Some(_) => None,
@@ -120,7 +125,7 @@ pub fn next(scene: &Scene<'_>, partition: &Partition, change: &Change, away: boo
     };
     match change.phase {
         ChangePhase::Learn if away => Next::Cancel("the node of the new replica is gone"),
-        ChangePhase::Learn if leader.replica == change.remove => {
+        ChangePhase::Learn | ChangePhase::Promote if leader.replica == change.remove => {
             let others = partition.replicas.iter().filter(|(replica, _)| *replica != change.remove);
             Next::HandOff(others.map(|(_, node)| *node).collect())
         }

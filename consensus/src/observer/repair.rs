@@ -71,22 +71,26 @@ impl<P: Policy> ObserverCore<P> {
     /// The repair that has become due, if one is possible. Notes who is lost, and who is not any more.
     fn overdue(&mut self, now: BootTime, group: GroupId) -> Option<CommandKind> {
         let patience = self.cfg.timing.repair_after;
-        let members = self.directory.partition(group)?.replicas.clone();
+        let found = {
+            let (scene, partition) = (self.scene(now), self.directory.partition(group)?);
+            let look = |(replica, node): &(ReplicaId, NodeId)| (*replica, loss(&scene, partition, *replica, *node));
+            partition.replicas.iter().map(look).collect::<Vec<_>>()
+        };
         let mut due = Vec::new();
-        for (replica, node) in members {
-            let scene = self.scene(now);
-            let found = self.directory.partition(group).and_then(|p| loss(&scene, p, replica, node));
+        for (replica, found) in found {
             let key = (group, replica);
-            match found {
-                None => drop(self.repairs.lost.remove(&key)),
-                Some(found) => {
-                    let (kind, since) = self.repairs.lost.entry(key).or_insert((found, now));
-                    *kind = found;
-                    if now.since(*since) >= patience {
-                        due.push((replica, found));
-                    }
-                }
+            let Some(found) = found else {
+                self.repairs.lost.remove(&key);
+                continue;
+            };
+            let (kind, since) = self.repairs.lost.entry(key).or_insert((found, now));
+            *kind = found;
+            if now.since(*since) >= patience {
+                due.push((replica, found));
             }
+        }
+        if due.is_empty() {
+            return None;
         }
         let scene = self.scene(now);
         let partition = self.directory.partition(group)?;
@@ -209,8 +213,7 @@ impl<P: Policy> ObserverCore<P> {
 
     /// Nodes that may take over from the replica to be removed (M4).
     fn move_away(&mut self, now: BootTime, group: GroupId, nodes: &[NodeId], out: &mut Out) {
-        let free = |core: &Self| core.may_move(now, group);
-        if !free(self) {
+        if !self.may_move(now, group) {
             return;
         }
         let permit = {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::Role;
+use quorate_proto::control::{Role, Room};
 use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
 use quorate_proto::time::BootTime;
 
@@ -181,6 +181,7 @@ impl<P: Policy> ObserverCore<P> {
             node: self.node_name(node),
             process: self.process(node, scene.now),
             disk,
+            room: view.map_or_else(Room::default, |view| view.room),
             lost: partition.lost.contains(&replica),
             draining: self.view.draining(&self.directory, node),
             report,

@@ -189,16 +189,6 @@ impl<P: Policy> Replica<P> {
         self.drive(now, out);
     }
 
-    /// The owner found that this replica's data cannot be trusted (M3): a leadership is released, nothing is taken part
-    /// in any more.
-    pub fn set_aside(&mut self, now: BootTime, reason: String, out: &mut Out) {
-        if self.stopped() {
-            return;
-        }
-        self.resign(now, "set aside", false, out);
-        self.quarantine(reason, out);
-    }
-
     /// An append or flush failed: nothing is persisted or served any more, a leadership is released (B3).
     pub fn wal_poisoned(&mut self, now: BootTime, out: &mut Out) {
         if self.stopped() {

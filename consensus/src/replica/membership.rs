@@ -6,7 +6,8 @@
 //!  Cancel   RemoveNode(new)
 //! ```
 //! The leave is never left to raft-rs (`auto_leave` can be lost with its leader): whoever leads a joint membership
-//! leaves it. A learner that no change names is removed. A leader never removes itself (M4).
+//! leaves it. A learner that no change names is removed. A leader never removes itself (M4): it waits, also in a joint
+//! membership, until it has handed over; the observers see to that.
 
 use quorate_proto::control::{Change, ChangePhase, ChangeReport};
 use quorate_proto::ids::ReplicaId;
@@ -35,15 +36,6 @@ impl<P: Policy> Replica<P> {
         self.conf.voters.contains(&me) || self.conf.voters_outgoing.contains(&me)
     }
 
-    /// `replica` is, by the membership applied here, a member of any kind.
-    #[must_use]
-    pub fn is_member(&self, replica: ReplicaId) -> bool {
-        let conf = &self.conf;
-        [&conf.voters, &conf.voters_outgoing, &conf.learners, &conf.learners_next]
-            .into_iter()
-            .any(|ids| ids.contains(&replica.get()))
-    }
-
     /// Leader: proposes the next step towards what `change` wants, if one is due and none is under way.
     pub fn steer_membership(&mut self, now: BootTime, change: Option<&Change>, out: &mut Out) {
         if self.lead.is_none() || self.stopped() || self.raw.raft.has_pending_conf() {
@@ -60,7 +52,7 @@ impl<P: Policy> Replica<P> {
     fn next_step(&self, change: Option<&Change>) -> Option<ConfChangeV2> {
         let conf = &self.conf;
         if !conf.voters_outgoing.is_empty() {
-            return Some(ConfChangeV2::default());
+            return conf.voters.contains(&self.cfg.me.get()).then(ConfChangeV2::default);
         }
         let learns = |replica: ReplicaId| conf.learners.contains(&replica.get());
         let votes = |replica: ReplicaId| conf.voters.contains(&replica.get());

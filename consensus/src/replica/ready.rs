@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use quorate_proto::control::{Ended, PermitKind};
-use quorate_proto::ids::{LogIndex, PermitEpoch, PersistId, ReplicaId, Term};
+use quorate_proto::ids::{LogIndex, PermitEpoch, PersistId, Term};
 use quorate_proto::time::BootTime;
 use raft::eraftpb::{ConfChange, ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Error, StateRole};
@@ -311,23 +311,7 @@ impl<P: Policy> Replica<P> {
 
     /// An envelope for a message of ours, without what depends on its kind.
     pub(super) fn envelope(&self, message: Message) -> Envelope {
-        Envelope {
-            group: self.cfg.group,
-            from: self.cfg.me,
-            to: ReplicaId(message.to),
-            from_incarnation: self.cfg.incarnation,
-            stamp: None,
-            echo: None,
-            won_epoch: PermitEpoch::ZERO,
-            permit: None,
-            ended: Vec::new(),
-            veto_wait: None,
-            last: None,
-            forwarded: None,
-            stale: false,
-            room: self.room,
-            message,
-        }
+        Envelope { room: self.room, ..Envelope::bare(self.cfg.group, self.cfg.incarnation, message) }
     }
 
     /// An envelope for something that is no Raft message; `message` is an empty `MsgHup`.

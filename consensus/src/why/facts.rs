@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::ChangePhase;
+use quorate_proto::control::{ChangePhase, Room};
 use quorate_proto::ids::{TaskId, Term};
 
 use crate::arbiter::Cause;
@@ -133,6 +133,8 @@ pub struct ReplicaFacts {
     pub process: Process,
     /// The node's disk.
     pub disk: Disk,
+    /// Room on the node's disks (B5).
+    pub room: Room,
     /// Its node came up with an empty disk: nothing is hosted under its id any more (M1).
     pub lost: bool,
     /// An operator drains the node, or it is closing.
@@ -219,13 +221,14 @@ impl ReplicaFacts {
         if report.suspect_log {
             return Some(Ailment::SuspectLog);
         }
-        report.lag.filter(|lag| *lag > LAGGING).map(Ailment::Lagging)
+        let lag = report.lag.filter(|lag| *lag > LAGGING).map(Ailment::Lagging);
+        lag.or((self.room != Room::Ample).then_some(Ailment::NoRoom(self.room)))
     }
 
     /// It can take part in an election as a voter whose word counts (V1d).
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        matches!(self.ailment(), None | Some(Ailment::Lagging(_)))
+        matches!(self.ailment(), None | Some(Ailment::Lagging(_) | Ailment::NoRoom(_)))
     }
 }
 
@@ -257,6 +260,8 @@ pub enum Ailment {
     SuspectLog,
     /// Far behind the leader.
     Lagging(u64),
+    /// Its node's disk is nearly full (B5).
+    NoRoom(Room),
 }
 
 /// A permit that may still elect.

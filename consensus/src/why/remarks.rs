@@ -95,6 +95,7 @@ fn describe(node: &str, ailment: &Ailment) -> String {
         Ailment::SuspectLog => {
             format!("the log on {node} may have lost flushed records: it does not vote until it has caught up")
         }
+        Ailment::NoRoom(room) => format!("the disk of {node} is {room}: it takes no publishes and leads nothing"),
         Ailment::Lagging(lag) => format!("the replica on {node} is {lag} entries behind the leader"),
     }
 }

@@ -184,6 +184,7 @@ impl Ailment {
             Self::DiskStalled(_) => Runbook::WalStalled,
             Self::Lost | Self::Quarantined | Self::SuspectLog => Runbook::ReplicaSuspect,
             Self::Lagging(_) => Runbook::ReplicaLagging,
+            Self::NoRoom(_) => Runbook::DiskFull,
         }
     }
 }

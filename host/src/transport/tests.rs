@@ -163,23 +163,7 @@ fn run(test: impl std::future::Future<Output = ()>) {
 
 fn envelope(index: u64) -> Envelope {
     let message = Message { from: 11, to: 12, index, ..Message::default() };
-    Envelope {
-        group: GroupId(5),
-        from: ReplicaId(11),
-        to: ReplicaId(12),
-        from_incarnation: Incarnation(3),
-        stamp: None,
-        echo: None,
-        won_epoch: PermitEpoch::ZERO,
-        permit: None,
-        ended: Vec::new(),
-        veto_wait: None,
-        last: None,
-        forwarded: None,
-        stale: false,
-        room: quorate_proto::control::Room::Ample,
-        message,
-    }
+    Envelope::bare(GroupId(5), Incarnation(3), message)
 }
 
 fn append(index: u64, bytes: usize) -> Box<Envelope> {

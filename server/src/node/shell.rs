@@ -15,6 +15,7 @@ use quorate_host::space::Gauge;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
+use quorate_proto::control::SessionDown;
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, Offset, PersistId, Term, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::Refusal;
@@ -138,7 +139,12 @@ impl Shell {
                 self.sessions.insert(observer, queue);
                 self.feed(NodeEvent::SessionUp(observer));
             }
-            SessionEvent::Message { observer, message } => self.feed(NodeEvent::Session { observer, message }),
+            SessionEvent::Message { observer, message } => {
+                if let SessionDown::Refused { reason, fatal: false, .. } = &*message {
+                    tracing::warn!(%observer, reason, "an observer refuses this node for now; it is asked again");
+                }
+                self.feed(NodeEvent::Session { observer, message });
+            }
             SessionEvent::Closed { observer } => {
                 self.sessions.remove(&observer);
                 self.feed(NodeEvent::SessionLost(observer));

@@ -181,3 +181,40 @@ fn a_learner_that_a_leader_took_for_a_stray_is_added_again() {
     assert!(report.voters.contains(&NEW) && !report.voters.contains(&OLD) && report.outgoing.is_empty(), "{report:?}");
     assert_eq!(watermark(&cluster, 4), 20);
 }
+
+#[test]
+fn a_leader_that_is_to_go_hands_over_before_it_does_anything_for_its_removal() {
+    let (mut cluster, mut plan) = begun(4);
+    cluster.advance(2_000);
+    cluster.plan(1, 3);
+    cluster.settle();
+    cluster.advance(500);
+    plan.tell(&mut cluster, Some(ChangePhase::Promote));
+    cluster.advance(1_000);
+    assert_eq!(progress(&cluster, 3).learners, [NEW], "it does not remove itself (M4)");
+    cluster.plan(3, 1);
+    cluster.settle();
+    cluster.advance(1_000);
+    let report = progress(&cluster, 1);
+    assert!(report.voters.contains(&NEW) && !report.voters.contains(&OLD) && report.outgoing.is_empty(), "{report:?}");
+}
+
+#[test]
+fn a_leader_that_is_to_go_stays_in_a_joint_membership_until_it_has_handed_over() {
+    let (mut cluster, mut plan) = begun(4);
+    cluster.advance(2_000);
+    plan.tell(&mut cluster, Some(ChangePhase::Promote));
+    assert_eq!(progress(&cluster, 1).outgoing.len(), 3, "the leave waits for a tick");
+    cluster.nodes.get_mut(&1).expect("a node").up = false;
+    cluster.wire.clear();
+    cluster.advance(2_000);
+    cluster.elect(3);
+    cluster.advance(1_000);
+    assert_eq!(progress(&cluster, 3).outgoing.len(), 3, "it would lead what it is no member of");
+    assert!(cluster.serving(3));
+    cluster.plan(3, 2);
+    cluster.settle();
+    cluster.advance(1_000);
+    let report = progress(&cluster, 2);
+    assert!(report.outgoing.is_empty() && !report.voters.contains(&OLD), "{report:?}");
+}

@@ -322,23 +322,7 @@ fn a_message_for_a_group_that_no_observer_hosts_is_answered_stale() {
     let mut message = raft::eraftpb::Message { from: leader.0, to: follower.0, term: 99, ..Default::default() };
     message.set_msg_type(raft::eraftpb::MessageType::MsgHeartbeat);
     let term = world.cores[&follower].term();
-    let question = Envelope {
-        group: GroupId(77),
-        from: ReplicaId(leader.0),
-        to: ReplicaId(follower.0),
-        from_incarnation: Incarnation(1),
-        stamp: None,
-        echo: None,
-        won_epoch: PermitEpoch::ZERO,
-        permit: None,
-        ended: Vec::new(),
-        veto_wait: None,
-        last: None,
-        forwarded: None,
-        stale: false,
-        room: Room::Ample,
-        message,
-    };
+    let question = Envelope::bare(GroupId(77), Incarnation(1), message);
     let mut out = Vec::new();
     let now = world.now;
     let core = world.cores.get_mut(&follower).expect("known");

@@ -162,3 +162,25 @@ fn a_change_whose_new_replica_lost_its_disk_too_is_given_up() {
     let again = world.directory().partition(group()).and_then(|p| p.change).expect("the next repair");
     assert!(again.task > change.task && again.add > change.add);
 }
+
+#[test]
+fn a_member_on_its_way_out_is_permitted_no_more() {
+    let mut world = World::serving(1);
+    let victim = follower(&world, group());
+    world.nodes.get_mut(&victim).expect("known").reports.get_mut(&group()).expect("hosted").role = Role::Quarantined;
+    world.run(PATIENCE + Duration::from_secs(2));
+    say(&mut world, group(), |wanted, report| {
+        report.learners = vec![wanted.add];
+        report.caught_up = true;
+    });
+    let phase = |world: &World| world.directory().partition(group()).and_then(|p| p.change).map(|c| c.phase);
+    world.until("promotion", |w| phase(w) == Some(ChangePhase::Promote));
+    let change = world.directory().partition(group()).and_then(|p| p.change).expect("under way");
+    let since = world.now;
+    let leader = led_by(&world, group()).get();
+    kill(&mut world, leader);
+    world.run(Duration::from_secs(5));
+    let permits = world.permits(since);
+    assert!(!permits.is_empty());
+    assert!(permits.iter().all(|(_, _, permit)| permit.candidate != change.remove), "{permits:?}");
+}

@@ -143,21 +143,9 @@ pub(super) fn vote_request<P: Policy>(
     message.index = replica.last_index().0;
     message.log_term = replica.term_at(replica.last_index()).unwrap().0;
     crate::envelope::Envelope {
-        group: super::harness::GROUP,
-        from: ReplicaId(from),
-        to: ReplicaId(1),
-        from_incarnation: Incarnation(1),
         stamp: Some(cluster.now),
-        echo: None,
-        won_epoch: PermitEpoch(0),
         permit: Some(cluster.make_permit(epoch, from, &[], false)),
-        ended: Vec::new(),
-        veto_wait: None,
-        last: None,
-        forwarded: None,
-        stale: false,
-        room: quorate_proto::control::Room::Ample,
-        message,
+        ..crate::envelope::Envelope::bare(super::harness::GROUP, Incarnation(1), message)
     }
 }
 

@@ -1,0 +1,102 @@
+//! Arguments of `quorate bench`.
+
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+
+use crate::span::parse_size;
+
+#[derive(Debug, Subcommand)]
+pub enum BenchVerb {
+    /// Throughput: a fixed number of records in flight
+    #[command(
+        after_help = "Uses the cluster given by --observers, else a running `quorate dev`, else a private one.\n\nExamples:\n  quorate bench publish --producers 1 --in-flight 256 --size 1KiB --seconds 10\n  quorate bench publish --producers 12 --in-flight 64 --output json"
+    )]
+    Publish {
+        /// Producers
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        producers: u32,
+        /// Records in flight of each
+        #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+        in_flight: u32,
+        #[command(flatten)]
+        common: BenchCommon,
+    },
+    /// Latency at a fixed rate, open loop
+    Steady {
+        /// Records a second
+        #[arg(long, default_value_t = 1_000.0)]
+        rate: f64,
+        /// Shape of the load
+        #[arg(long, value_enum, default_value_t = Shape::Orders)]
+        shape: Shape,
+        #[command(flatten)]
+        common: BenchCommon,
+    },
+    /// Planned handoffs under load: no request may fail
+    #[command(after_help = "Example:\n  quorate bench handoff --repeat 20")]
+    Handoff(HandoffArgs),
+    /// Faults under load: how long do clients wait?
+    #[command(after_help = "Example:\n  quorate bench failover --fault kill --repeat 10")]
+    Failover {
+        /// What is done to the cluster
+        #[arg(long, value_enum, default_value_t = FaultName::Kill)]
+        fault: FaultName,
+        /// How often
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        repeat: u32,
+        /// Records a second meanwhile
+        #[arg(long, default_value_t = 1_000.0)]
+        rate: f64,
+        /// Bytes of a payload
+        #[arg(long, default_value = "200", value_parser = parse_size)]
+        size: usize,
+    },
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct HandoffArgs {
+    /// How often
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub repeat: u32,
+    /// Records a second meanwhile
+    #[arg(long, default_value_t = 1_000.0)]
+    pub rate: f64,
+    /// Bytes of a payload
+    #[arg(long, default_value = "200", value_parser = parse_size)]
+    pub size: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+pub struct BenchCommon {
+    /// Bytes of a payload
+    #[arg(long, default_value = "1KiB", value_parser = parse_size)]
+    pub size: usize,
+    /// Seconds
+    #[arg(long, default_value_t = 10.0)]
+    pub seconds: f64,
+    /// Partitions of the topic
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub partitions: u32,
+    /// Records without idempotency keys
+    #[arg(long)]
+    pub no_idempotency_keys: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shape {
+    /// One producer, 64 keys
+    Orders,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FaultName {
+    /// kill -9 the leader's node process
+    Kill,
+    /// kill -9 the leader's node process and its supervisor
+    KillWithSupervisor,
+    /// kill -9 the observer leader
+    ObserverLeader,
+    /// kill -9 an observer that does not lead
+    Observer,
+    /// Freeze the file system of the leader's write-ahead log (private cluster, needs root)
+    Hang,
+}
