@@ -41,6 +41,13 @@ struct Progress {
     routes: Option<BootTime>,
 }
 
+impl Progress {
+    /// What the winner measured.
+    fn marks_of_winner(&self) -> Option<ElectionMarks> {
+        self.marks.filter(|marks| self.won.is_some_and(|won| won.lease.term == marks.term))
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Won {
     lease: Lease,
@@ -53,6 +60,8 @@ struct Won {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Failovers {
     progress: BTreeMap<GroupId, Progress>,
+    /// Not yet recorded when the next one of their partition began.
+    overtaken: Vec<(GroupId, Progress)>,
 }
 
 impl Failovers {
@@ -66,9 +75,10 @@ impl Failovers {
         let progress = self.entry(permit.group, suspicion, directory);
         progress.suspicion.cause = suspicion.cause;
         progress.withdrawn = None;
-        if progress.permits.len() < PERMITS {
-            progress.permits.push((permit.epoch, now));
+        if progress.permits.len() == PERMITS {
+            progress.permits.remove(0);
         }
+        progress.permits.push((permit.epoch, now));
     }
 
     /// Nothing came of it: the old leader goes on.
@@ -97,8 +107,7 @@ impl Failovers {
         let progress = self.progress.entry(group).or_insert_with(|| fresh.clone());
         let over = progress.won.is_some() || progress.withdrawn.is_some();
         if over && progress.suspicion.found != suspicion.found {
-            // The last one was not yet recorded, and the next one began.
-            *progress = fresh;
+            self.overtaken.push((group, std::mem::replace(progress, fresh)));
         }
         progress
     }
@@ -117,10 +126,11 @@ impl Failovers {
         }
     }
 
-    /// The new leader's marks.
+    /// The new leader's marks. They may come before its lease is in the log: a planned handoff's target serves on the
+    /// lease that its permit carries (H1).
     pub(super) fn marks(&mut self, marks: ElectionMarks) {
         let progress = self.progress.get_mut(&marks.group);
-        if let Some(progress) = progress.filter(|p| p.won.is_some_and(|won| won.lease.term == marks.term)) {
+        if let Some(progress) = progress.filter(|p| p.permits.iter().any(|(epoch, _)| *epoch == marks.permit_epoch)) {
             progress.marks = Some(marks);
         }
     }
@@ -141,18 +151,17 @@ impl Failovers {
             .progress
             .iter()
             .filter(|(_, p)| {
-                let complete = p.marks.is_some() && p.routes.is_some();
+                let complete = p.marks_of_winner().is_some() && p.routes.is_some();
                 let went_on = p.won.is_none() && p.withdrawn.is_some_and(|at| now.since(at) >= PATIENCE);
                 went_on || p.won.is_some_and(|won| complete || now.since(won.at) >= PATIENCE)
             })
             .map(|(group, _)| *group)
             .collect();
-        let records = over.into_iter().filter_map(|group| {
-            let progress = self.progress.remove(&group)?;
-            match progress.won {
-                Some(won) => scene.failover(group, &progress, won),
-                None => scene.withdrawn(group, &progress),
-            }
+        let mut ended = std::mem::take(&mut self.overtaken);
+        ended.extend(over.into_iter().filter_map(|group| Some((group, self.progress.remove(&group)?))));
+        let records = ended.into_iter().filter_map(|(group, progress)| match progress.won {
+            Some(won) => scene.failover(group, &progress, won),
+            None => scene.withdrawn(group, &progress),
         });
         records.collect()
     }
@@ -238,7 +247,7 @@ impl Recorder<'_> {
 fn points(progress: &Progress, won: Won) -> [(&'static str, BootTime); 8] {
     let suspicion = progress.suspicion;
     let permit = progress.permits.iter().find(|(epoch, _)| *epoch == won.lease.epoch).map_or(suspicion.found, |p| p.1);
-    let marks = progress.marks.unwrap_or(ElectionMarks {
+    let marks = progress.marks_of_winner().unwrap_or(ElectionMarks {
         // All that is known here: the lease was granted at `won.at`.
         lease: won.at.since(permit),
         first_ack: won.at.since(permit),

@@ -102,9 +102,59 @@ fn a_permit_that_elects_after_all_is_a_failover_and_the_next_suspicion_begins_an
     failovers.permit(&permit(2), later, &directory, t + MS(60_310));
     let progress = &failovers.progress[&GroupId(2)];
     assert_eq!((progress.suspicion.since, progress.withdrawn), (later.since, None), "nothing of the first one is left");
+    let records = finished(&mut failovers, &directory, &view(t), t + MS(60_311));
+    assert!(matches!(records.as_slice(), [record] if record.withdrawn), "the first one is on record: {records:?}");
     let lease = Lease { replica: ReplicaId(1), term: Term(4), epoch: PermitEpoch(2), incarnation: Incarnation(1) };
     failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(60_320));
     failovers.withdraw(GroupId(2), t + MS(60_330));
     let records = finished(&mut failovers, &directory, &view(t), t + MS(60_320) + PATIENCE);
     assert!(matches!(records.as_slice(), [record] if !record.withdrawn && record.new_term == 4), "{records:?}");
+}
+
+/// The target of a planned handoff serves on the lease that its permit carries: its first acknowledgement may be told
+/// before its own lease is applied.
+#[test]
+fn marks_that_come_before_the_lease_are_kept() {
+    let t = BootTime(1_000_000_000_000);
+    let mut directory = Directory::default();
+    directory.apply_test_topic(GroupId(2), PartitionNo(0));
+    let suspicion = Suspicion { cause: Cause::Handoff, was: None, since: t, found: t };
+    let mut failovers = Failovers::default();
+    failovers.permit(&permit(7), suspicion, &directory, t);
+    let marks = |term, epoch| ElectionMarks {
+        group: GroupId(2),
+        term: Term(term),
+        permit_epoch: PermitEpoch(epoch),
+        elected: MS(6),
+        noop_committed: MS(10),
+        lease: MS(0),
+        first_ack: MS(13),
+    };
+    failovers.marks(marks(3, 6));
+    failovers.marks(marks(4, 7));
+    failovers.marks(marks(3, 6));
+    assert!(finished(&mut failovers, &directory, &view(t), t + MS(14)).is_empty(), "nobody holds a lease yet");
+    let lease = Lease { replica: ReplicaId(1), term: Term(4), epoch: PermitEpoch(7), incarnation: Incarnation(1) };
+    failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(20));
+    failovers.routes_pushed(DirectoryVersion(9), t + MS(20));
+    let records = finished(&mut failovers, &directory, &view(t), t + MS(21));
+    let [record] = records.as_slice() else { panic!("one record: {records:?}") };
+    let named = |name: &str| record.phases.iter().find(|p| p.name == name).map(|p| p.duration_us);
+    assert_eq!((named("elected"), named("first_acknowledgement")), (Some(6_000), Some(3_000)), "{:?}", record.phases);
+}
+
+#[test]
+fn a_failover_that_the_next_one_overtakes_is_recorded_all_the_same() {
+    let t = BootTime(1_000_000_000_000);
+    let mut directory = Directory::default();
+    directory.apply_test_topic(GroupId(2), PartitionNo(0));
+    let first = Suspicion { cause: Cause::Handoff, was: None, since: t, found: t };
+    let mut failovers = Failovers::default();
+    failovers.permit(&permit(7), first, &directory, t);
+    let lease = Lease { replica: ReplicaId(1), term: Term(4), epoch: PermitEpoch(7), incarnation: Incarnation(1) };
+    failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(20));
+    let next = Suspicion { since: t + MS(900), found: t + MS(900), ..first };
+    failovers.permit(&permit(8), next, &directory, t + MS(900));
+    let records = finished(&mut failovers, &directory, &view(t), t + MS(901));
+    assert!(matches!(records.as_slice(), [record] if record.new_term == 4), "{records:?}");
 }
