@@ -3,13 +3,13 @@
 CARGO ?= cargo
 # The simulator's seed for `make sim SEED=…`: one run with its whole trace.
 SEED ?=
-# Its mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff, repair, joint, drift; all in turn if left out.
+# Its mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff, repair, joint, full, read-index, drift; all in turn if left out.
 MODE ?=
 # How many seeds `make sim` plays, and how long `make sim-long` goes on with fresh ones.
 SEEDS ?= 10000
 HOURS ?= 1
 
-.PHONY: run test check fix bench sim sim-mutants sim-long docs help
+.PHONY: run test check fix bench sim sim-mutants sim-long sim-quiet docs help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -40,6 +40,9 @@ sim-mutants:     ## leave out one rule after the other: each must be caught, by 
 
 sim-long:        ## simulate fresh seeds for HOURS=1
 	@$(CARGO) run --quiet --release -p quorate-sim -- --hours $(HOURS) $(if $(MODE),--mode $(MODE))
+
+sim-quiet:       ## simulate quiet hours: HOURS=4 without a fault, and nobody may be suspected
+	@$(CARGO) run --quiet --release -p quorate-sim -- --quiet $(HOURS)
 
 docs:            ## build the API documentation
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps

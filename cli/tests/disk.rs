@@ -236,17 +236,9 @@ fn state_of(cluster: &Cluster, node: u64) -> String {
 #[test]
 fn a_bit_flipped_in_a_segment_of_a_running_node_is_found_never_leads_and_is_repaired() {
     use std::os::unix::fs::FileExt;
-    let mut cluster = common::cluster();
+    let cluster = common::configured("scrub_every_s = 1");
     quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
     publish(&cluster, 0, 200);
-    cluster.kill_all();
-    for id in 1..=NODES {
-        let path = cluster.files().config(&format!("node-{id}"));
-        let text = std::fs::read_to_string(&path).expect("a configuration");
-        std::fs::write(&path, format!("scrub_every_s = 1\n{text}")).expect("writable");
-        cluster.start_alone("observer", id).unwrap_or_else(|e| panic!("{e}"));
-        cluster.start_alone("server", id).unwrap_or_else(|e| panic!("{e}"));
-    }
     until("a leader", || leader(&cluster)["authoritative"] == true && !leader(&cluster)["leader"].is_null());
     publish(&cluster, 200, 250);
     let first = leader(&cluster)["leader"].as_str().expect("it is led").to_owned();

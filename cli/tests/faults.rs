@@ -8,9 +8,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{cluster, quorate, runtime};
+use common::{cluster, configured, quorate, runtime};
 use quorate_chaos::bench::{failover, FailoverSettings, Fault, Report, Target};
 use quorate_chaos::cluster::{Cluster, View};
+use quorate_chaos::layout::NODES;
 use quorate_chaos::load::{OpenLoop, Progress, Shape, KEYS};
 use quorate_chaos::reader::{ends, read_back, Positions};
 
@@ -146,6 +147,53 @@ fn without_an_observer_majority_publishing_stops_with_the_leases_and_goes_on_whe
     runtime.block_on(until(&load, "a steady load again", Duration::from_secs(30), |p| seen(p) > before + 200));
     let progress = runtime.block_on(load.stop()).unwrap_or_else(|e| panic!("{e}"));
     runtime.block_on(audit(&cluster, "leases", &from, progress));
+}
+
+#[test]
+fn with_read_index_leaders_go_on_without_observers_and_no_new_one_arises() {
+    let mut cluster = configured("observer_loss = \"read_index\"");
+    let runtime = runtime();
+    let (load, from) = runtime.block_on(start_load(&cluster, "unleased", 1, 200.0));
+    let seen = |progress: &Progress| progress.ledger.acknowledged();
+    runtime.block_on(until(&load, "a steady load", Duration::from_secs(60), |p| seen(p) > 200));
+    let (first, observers) = runtime.block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let view = View::new(&client);
+        let leader = view.partition("unleased", 0).await.unwrap_or_else(|e| panic!("{e}")).leader_node;
+        let mut observers = Vec::new();
+        for id in 1..=NODES {
+            observers.push(view.pid("observer", id).await.unwrap_or_else(|e| panic!("{e}")));
+        }
+        ((leader, view.pid("server", leader).await.unwrap_or_else(|e| panic!("{e}"))), observers)
+    });
+    for observer in observers {
+        observer.kill().expect("an observer");
+    }
+    let dead_at = load.run.now();
+    // Beyond the last moment of any lease (8 s), and then some.
+    let beyond = dead_at + Duration::from_secs(12);
+    runtime.block_on(until(&load, "acknowledgements without leases", Duration::from_secs(60), |p| {
+        p.timeline.last_ack().is_some_and(|at| at > beyond)
+    }));
+    assert!(load.run.look().failures.is_empty(), "{:?}", load.run.look().failures);
+
+    // A leader that dies now has no successor: nobody consents to one. Its process is back at once and must wait too.
+    first.1.kill().expect("the leader");
+    let killed_at = load.run.now();
+    let last = load.run.look().timeline.last_ack().unwrap_or_default();
+    runtime.block_on(until(&load, "three seconds", Duration::from_secs(60), |_| {
+        load.run.now() > killed_at + Duration::from_secs(3)
+    }));
+    let after = load.run.look().timeline.last_ack().unwrap_or_default();
+    assert!(after < last + Duration::from_secs(1), "acknowledged {after:?} although {last:?} was its leader's end");
+
+    for id in [1, 2] {
+        cluster.start_alone("observer", id).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let before = seen(&load.run.look());
+    runtime.block_on(until(&load, "going on under a new leader", Duration::from_secs(60), |p| seen(p) > before + 200));
+    let progress = runtime.block_on(load.stop()).unwrap_or_else(|e| panic!("{e}"));
+    runtime.block_on(audit(&cluster, "unleased", &from, progress));
 }
 
 #[test]

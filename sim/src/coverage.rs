@@ -27,6 +27,11 @@ impl Coverage {
         self.0.get(what).copied().unwrap_or(0)
     }
 
+    /// Everything counted, by name.
+    pub fn all(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(what, n)| (what.as_str(), *n))
+    }
+
     /// Adds another run's counters.
     pub fn merge(&mut self, other: &Self) {
         for (what, n) in &other.0 {

@@ -80,6 +80,8 @@ pub struct DataNode<P: Policy> {
     pub stop_inside: Option<Duration>,
     /// Few publishes may wait.
     pub tight: bool,
+    /// What it does when the observers are gone.
+    pub loss: ObserverLoss,
     /// How often the host lost its power.
     pub boots: u64,
     /// What logs held that are gone on purpose: term by index, and everything before the first index was compacted.
@@ -105,6 +107,7 @@ impl<P: Policy> DataNode<P> {
             paused_until: None,
             stop_inside: None,
             tight: false,
+            loss: ObserverLoss::default(),
             boots: 0,
             wipes: 0,
             former: BTreeMap::new(),
@@ -131,7 +134,7 @@ impl<P: Policy> DataNode<P> {
             suspect_log: self.suspect,
             lost_groups: std::collections::BTreeSet::new(),
             log_lost: false,
-            observer_loss: ObserverLoss::default(),
+            observer_loss: self.loss,
         };
         let mut core = NodeCore::new(config, clock);
         let mut out = Vec::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_consensus::effect::{PersistWrite, Restored};
-use quorate_consensus::replica;
+use quorate_consensus::{replica, space};
 use quorate_proto::ids::{GroupId, LogIndex, PersistId};
 use raft::eraftpb::{Entry, HardState};
 
@@ -30,6 +30,32 @@ pub enum Done {
     Token(u64),
     /// The canary.
     Canary,
+}
+
+/// What is free on it: above all marks, between them, or below the hard one (B5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Free(u64);
+
+impl Default for Free {
+    fn default() -> Self {
+        Self::PLENTY
+    }
+}
+
+impl Free {
+    const MIB: u64 = 1 << 20;
+    /// Room for everything.
+    pub const PLENTY: Self = Self(100 * 1_024 * Self::MIB);
+    /// Below the soft mark.
+    pub const SCARCE: Self = Self(1_536 * Self::MIB);
+    /// Below the hard mark; what the protocol itself needs still fits.
+    pub const FULL: Self = Self(512 * Self::MIB);
+
+    /// As a shell measures it. The simulated disk has no ballast to give up.
+    #[must_use]
+    pub fn measured(self) -> Vec<space::Free> {
+        vec![space::Free { bytes: self.0, inodes: None, ballast: space::Marks::default().ballast_bytes }]
+    }
 }
 
 /// Flushed state of one group.
@@ -99,6 +125,8 @@ pub struct Disk {
     pub slow: Duration,
     /// The next flush hangs for so long (B4).
     pub hang: Duration,
+    /// What is free.
+    pub free: Free,
 }
 
 impl Disk {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Parser;
 use quorate_sim::mutant::{hunt_all, play as play_mutant, Hunt, MUTANTS};
 use quorate_sim::plan::Mode;
-use quorate_sim::runner::{mode_of, play, play_all, Rules};
+use quorate_sim::runner::{mode_of, play, play_all, play_quiet, Rules};
 
 /// Deterministic simulation of a Quorate cluster.
 #[derive(Parser)]
@@ -17,7 +17,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff,
-    /// repair, joint, drift. All in turn if left out.
+    /// repair, joint, full, read-index, drift. All in turn if left out.
     #[arg(long)]
     mode: Option<Mode>,
     /// How many seeds.
@@ -29,6 +29,9 @@ struct Arguments {
     /// Play for so long instead.
     #[arg(long)]
     hours: Option<f64>,
+    /// Play so many quiet hours instead: nothing is wrong, and nobody may be suspected.
+    #[arg(long)]
+    quiet: Option<f64>,
     /// Hunt the mutants instead.
     #[arg(long)]
     mutants: bool,
@@ -44,6 +47,8 @@ fn main() -> ExitCode {
         one_mutant(name, &arguments)
     } else if arguments.mutants {
         mutants(&(0..MUTANT_SEEDS))
+    } else if let Some(hours) = arguments.quiet {
+        quiet(arguments.seed.unwrap_or(1), hours)
     } else if let Some(seed) = arguments.seed {
         trace(seed, mode_of(seed, &modes))
     } else {
@@ -85,6 +90,19 @@ fn trace(seed: u64, mode: Mode) -> bool {
         None => println!("seed {seed} {mode}: nothing violated, trace {}", outcome.digest),
     }
     outcome.violation.is_none()
+}
+
+fn quiet(seed: u64, hours: f64) -> bool {
+    let mut clean = true;
+    for (burden, outcome) in play_quiet(seed, Duration::from_secs_f64(hours * 3_600.0)) {
+        println!("{hours} hours, {burden}: {}", outcome.coverage);
+        match &outcome.violation {
+            Some(violation) => println!("  {violation}"),
+            None => println!("  no false failover, nothing violated"),
+        }
+        clean &= outcome.violation.is_none();
+    }
+    clean
 }
 
 fn mutants(seeds: &Range<u64>) -> bool {

@@ -12,6 +12,7 @@ use quorate_consensus::policy::{Policy, Production};
 
 use crate::checker::floor;
 use crate::coverage::Coverage;
+use crate::plan::quiet::{self, Burden};
 use crate::plan::Mode;
 use crate::world::{Outcome, World};
 
@@ -25,6 +26,17 @@ const ENOUGH: usize = 20;
 #[must_use]
 pub fn play<P: Policy>(seed: u64, mode: Mode, print: bool) -> Outcome {
     World::<P>::new(seed, mode, print).run()
+}
+
+/// Plays quiet hours under each burden, side by side.
+#[must_use]
+pub fn play_quiet(seed: u64, span: Duration) -> Vec<(Burden, Outcome)> {
+    std::thread::scope(|scope| {
+        let running = Burden::ALL.map(|burden| {
+            (burden, scope.spawn(move || World::<Rules>::quiet(seed, quiet::plan(span, burden), false).run()))
+        });
+        running.into_iter().map(|(burden, run)| (burden, run.join().expect("a run ends"))).collect()
+    })
 }
 
 /// The mode that a seed of a batch plays: the modes take turns.

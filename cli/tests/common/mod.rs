@@ -20,6 +20,31 @@ pub fn cluster() -> Cluster {
     Cluster::start(binary()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// A cluster whose data nodes have this line in their configuration: each process is started by itself, as an operator
+/// would.
+pub fn configured(line: &str) -> Cluster {
+    let mut cluster = cluster();
+    cluster.kill_all();
+    for id in 1..=quorate_chaos::layout::NODES {
+        let path = cluster.files().config(&format!("node-{id}"));
+        let text = std::fs::read_to_string(&path).expect("a configuration");
+        std::fs::write(&path, format!("{line}\n{text}")).expect("writable");
+        cluster.start_alone("observer", id).unwrap_or_else(|e| panic!("{e}"));
+        cluster.start_alone("server", id).unwrap_or_else(|e| panic!("{e}"));
+    }
+    let started = std::time::Instant::now();
+    let led = |partition: u32| {
+        let place = format!("orders/{partition}");
+        let found = quorate(&cluster, &["partition", "describe", &place, "--output", "json"]);
+        found.code() == 0 && found.json()["authoritative"] == true && !found.json()["leader"].is_null()
+    };
+    while !(0..3).all(led) {
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "no leaders\n{}", cluster.logs());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    cluster
+}
+
 /// What a command did.
 #[derive(Debug)]
 pub struct Done {

@@ -1,6 +1,7 @@
 //! Checkers: one file each, always on. The first violation ends the run.
 
 pub mod answers;
+pub mod calm;
 pub mod completeness;
 pub mod copies;
 pub mod digests;

@@ -30,7 +30,6 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
         end: stop + super::REST,
         weather: Weather::CALM,
         drift_ppm: DRIFT_PPM,
-        tight: false,
-        quiet: Vec::new(),
+        ..Plan::healing(Vec::new(), 0, Weather::CALM)
     }
 }

@@ -110,6 +110,15 @@ pub enum Fault {
         /// How long.
         span: Duration,
     },
+    /// The host's disk fills up to its soft mark, or to its hard one (B5), and is emptied after a while.
+    FillDisk {
+        /// Who.
+        target: Target,
+        /// To the hard mark.
+        full: bool,
+        /// How long.
+        span: Duration,
+    },
     /// The process dies and the host's disk lost the newest writes, flushed or not: a suspect tail (B2).
     LoseTail {
         /// Who.

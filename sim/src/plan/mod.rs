@@ -8,11 +8,14 @@ mod copied;
 mod deaf;
 mod drift;
 mod fault;
+mod full;
 mod generic;
 mod handoff;
 mod joint;
 mod observers;
 mod pause;
+pub mod quiet;
+mod read_index;
 mod repair;
 mod tail;
 mod winner;
@@ -22,6 +25,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use fault::{Fault, Target};
+use quorate_consensus::replica::ObserverLoss;
 
 use crate::net::Weather;
 use crate::rng::Chance;
@@ -52,6 +56,12 @@ pub enum Mode {
     Repair,
     /// The leave of a joint membership is held.
     Joint,
+    /// Disks fill up and are emptied.
+    Full,
+    /// The observers are gone for long, and leaders go on without them.
+    ReadIndex,
+    /// Nothing is wrong for hours (not played in turn with the others: `--quiet`).
+    Quiet,
     /// Clocks run beyond their bound: what no clock takes part in must hold all the same.
     Drift,
 }
@@ -59,8 +69,8 @@ pub enum Mode {
 type Draw = fn(&mut Chance) -> Plan;
 
 impl Mode {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
+    /// All that have faults.
+    pub const ALL: [Self; 14] = [
         Self::Generic,
         Self::Amnesia,
         Self::Deaf,
@@ -72,6 +82,8 @@ impl Mode {
         Self::Handoff,
         Self::Repair,
         Self::Joint,
+        Self::Full,
+        Self::ReadIndex,
         Self::Drift,
     ];
 
@@ -89,6 +101,9 @@ impl Mode {
             Self::Handoff => ("handoff", handoff::draw, handoff::EXERCISES),
             Self::Repair => ("repair", repair::draw, repair::EXERCISES),
             Self::Joint => ("joint", joint::draw, joint::EXERCISES),
+            Self::Full => ("full", full::draw, full::EXERCISES),
+            Self::ReadIndex => ("read-index", read_index::draw, read_index::EXERCISES),
+            Self::Quiet => ("quiet", |_| quiet::plan(Duration::from_secs(60), quiet::Burden::None), &[]),
             Self::Drift => ("drift", drift::draw, drift::EXERCISES),
         }
     }
@@ -109,7 +124,7 @@ impl fmt::Display for Mode {
 impl FromStr for Mode {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|mode| mode.parts().0 == text);
+        let found = Self::ALL.into_iter().chain([Self::Quiet]).find(|mode| mode.parts().0 == text);
         found.ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|mode| mode.parts().0).collect();
             format!("no mode `{text}`; there are {}", names.join(", "))
@@ -136,6 +151,10 @@ pub struct Plan {
     pub tight: bool,
     /// Nothing is sent from the first to the second: logs stay equal.
     pub quiet: Vec<(Instant, Instant)>,
+    /// What weighs on the hosts all the time.
+    pub burden: quiet::Burden,
+    /// What leaders do when the observers are gone (L6).
+    pub loss: ObserverLoss,
 }
 
 /// Rate error within the bound: quartz is off by 100 at most.
@@ -173,6 +192,8 @@ impl Plan {
             drift_ppm: DRIFT_PPM,
             tight: false,
             quiet: Vec::new(),
+            burden: quiet::Burden::None,
+            loss: ObserverLoss::default(),
         }
     }
 }

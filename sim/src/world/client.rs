@@ -14,9 +14,18 @@ use super::{Asked, Message, PublishMessage, What, World};
 use crate::checker::copies;
 use crate::client::Told;
 use crate::net::Host;
+use crate::plan::Mode;
 
 /// Records sent at once, now and then, in a tight run: several batches are in flight then.
 const BURST: usize = 8;
+/// Longest pause between two records, or two reads, of quiet hours.
+const QUIET: Duration = Duration::from_secs(4);
+/// After healing, traffic stays dense for so long: queues drain, suspicions are cleared, leaders come back.
+const RECOVERY: Duration = Duration::from_secs(2);
+/// The end of sending, with some room before what liveness looks at.
+const JUDGED: Duration = Duration::from_secs(1);
+/// Longest pause between two records while faults go on, and while nothing but recovery is to be seen.
+const SEND: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(250));
 
 impl<P: Policy> World<P> {
     pub(crate) fn produce(&mut self) {
@@ -30,8 +39,23 @@ impl<P: Policy> World<P> {
                 }
                 self.client_effects([out, Vec::new()]);
             }
-            let pause = self.chance.span(Duration::from_millis(1), Duration::from_millis(40));
+            let pause = self.chance.span(Duration::from_millis(1), self.slowest(SEND));
             self.after(pause, What::Produce);
+        }
+    }
+
+    /// Long calm stretches show the same thing over and over: their traffic is thin. The last second of sending, by
+    /// which liveness is judged, is not.
+    pub(crate) fn slowest(&self, (busy, calm): (Duration, Duration)) -> Duration {
+        if self.mode == Mode::Quiet {
+            return QUIET;
+        }
+        let healed = self.healed.is_some_and(|at| self.now > at + RECOVERY);
+        let judged = self.now + JUDGED >= self.plan.stop;
+        if healed && !judged {
+            calm
+        } else {
+            busy
         }
     }
 

@@ -7,6 +7,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_consensus::node::effect::{AppliedEntry, Observers, View};
 use quorate_consensus::node::{NodeEffect, NodeEvent};
 use quorate_consensus::policy::Policy;
+use quorate_proto::control::Room;
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Offset, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 use quorate_proto::time::BootTime;
@@ -83,7 +84,12 @@ impl<P: Policy> World<P> {
                 // An operator looks, and starts it again.
                 self.exit(id, true, Duration::from_millis(700));
             }
-            NodeEffect::Room(room) => self.say(format_args!("node-{} has {room} room", id.0)),
+            NodeEffect::Room(room) => {
+                self.say(format_args!("node-{} has {room} room", id.0));
+                if room == Room::Full {
+                    self.coverage.count("disks full");
+                }
+            }
             // The simulated disk has no ballast.
             NodeEffect::Ballast(_) => {}
             NodeEffect::Note { group, note } => self.note(id, group, &note),

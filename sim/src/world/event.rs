@@ -15,6 +15,7 @@ use quorate_proto::v1::Receipt;
 
 use super::World;
 use crate::net::Host;
+use crate::disk::Free;
 use crate::plan::Fault;
 use crate::storage::Parcel;
 
@@ -83,6 +84,8 @@ pub(crate) enum What {
     Fault(Fault),
     EndCut(Host, Host),
     EndSlow(NodeId),
+    /// A disk is emptied.
+    Emptied(Host),
     Upkeep,
     Heal,
     Produce,
@@ -116,6 +119,7 @@ impl<P: Policy> World<P> {
                 }
             }
             What::Arrive(stream, forward, message) => self.arrive(stream, forward, message),
+            What::Emptied(host) => self.set_free(host, Free::PLENTY),
             What::StreamUp(stream) => self.stream_up(stream),
             What::Close(stream) => self.break_stream(stream),
             What::Notice(notice, again) => self.notice(notice, again),

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use quorate_consensus::node::NodeEvent;
 use quorate_consensus::observer::event::AdminRequest;
+use quorate_consensus::observer::ObserverEvent;
 use quorate_consensus::policy::Policy;
 use quorate_proto::ids::{Incarnation, NodeId, PartitionNo};
 
 use super::observer::{host as observer_host, id_of};
 use super::{What, World, NODES, OBSERVERS, TOPIC};
+use crate::disk::Free;
 use crate::net::{Host, Weather};
 use crate::plan::{Fault, Target};
 
@@ -91,6 +94,13 @@ impl<P: Policy> World<P> {
                 world.after(span, What::EndSlow(id));
             }),
             Fault::Stall { target, span } => self.on_node(target, |world, id| world.node_mut(id).disk.hang = span),
+            Fault::FillDisk { target, full, span } => {
+                let host = self.resolve(target);
+                self.coverage.count("disks filled");
+                self.coverage.count("faults that bit");
+                self.set_free(host, if full { Free::FULL } else { Free::SCARCE });
+                self.after(span, What::Emptied(host));
+            }
             Fault::LoseTail { target, down, entries } => self.on_node(target, |world, id| {
                 world.exit(id, true, down);
                 world.lose_tail(id, entries);
@@ -134,6 +144,21 @@ impl<P: Policy> World<P> {
             }),
             Fault::HoldLeave { span, crash } => self.hold_leave = Some((span, crash)),
             Fault::CopiedDisk { target } => self.on_node(target, Self::copied_disk),
+        }
+    }
+
+    /// The shell measures its disks every second or so; here it sees at once what changed.
+    pub(crate) fn set_free(&mut self, host: Host, free: Free) {
+        match host {
+            Host::Node(id) => {
+                self.node_mut(NodeId(id)).disk.free = free;
+                self.post_to_node(NodeId(id), NodeEvent::Space(free.measured()));
+            }
+            Host::Observer(_) => {
+                self.observer_mut(id_of(host)).disk.free = free;
+                self.post_to_observer(id_of(host), ObserverEvent::Space(free.measured()));
+            }
+            Host::Client | Host::Reader => {}
         }
     }
 
@@ -185,7 +210,7 @@ impl<P: Policy> World<P> {
     pub(crate) fn resume(&mut self, host: Host) {
         self.say(format_args!("{host} goes on"));
         match host {
-            Host::Node(id) => self.post_to_node(NodeId(id), quorate_consensus::node::NodeEvent::Tick),
+            Host::Node(id) => self.post_to_node(NodeId(id), NodeEvent::Tick),
             Host::Observer(_) => self.observer_tick(id_of(host)),
             Host::Client | Host::Reader => {}
         }
@@ -242,17 +267,20 @@ impl<P: Policy> World<P> {
             node.disk.slow = Duration::ZERO;
             node.disk.hang = Duration::ZERO;
             node.disk.fail_next = false;
+            node.disk.free = Free::PLENTY;
             node.stop_inside = None;
             if node.paused_until.take().is_some() {
                 self.resume(Host::Node(id.0));
             }
             self.node_start(id);
+            self.set_free(Host::Node(id.0), Free::PLENTY);
         }
         for id in OBSERVERS {
             if self.observer_mut(id).paused_until.take().is_some() {
                 self.resume(observer_host(id));
             }
             self.observer_start(id);
+            self.set_free(observer_host(id), Free::PLENTY);
         }
     }
 }

@@ -93,8 +93,13 @@ impl<P: Policy> World<P> {
         }
     }
 
+    /// Changes of members are looked at when the run ends.
+    pub(crate) fn awaits_members(&self) -> bool {
+        matches!(self.mode, Mode::Repair | Mode::Joint)
+    }
+
     pub(crate) fn check_members(&mut self) {
-        if !matches!(self.mode, Mode::Repair | Mode::Joint) || self.healed.is_none() {
+        if !self.awaits_members() || self.healed.is_none() {
             return;
         }
         let directories = self.observers.values().filter_map(|o| o.process.as_ref().map(|p| p.core.directory()));

@@ -10,13 +10,13 @@ mod members;
 mod node;
 mod notices;
 mod observer;
+mod queue;
 mod reads;
 mod streams;
 mod turn;
 mod verdict;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quorate_client::core::effect::Tag;
@@ -25,6 +25,8 @@ use quorate_consensus::timing::Timing;
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
 
 pub(crate) use event::{publish_event, Asked, Message, PublishMessage, What};
+
+use queue::Queue;
 
 use crate::checker::{Checkers, Violation, NEEDS_BOUNDED_CLOCKS};
 use crate::client::Client;
@@ -73,9 +75,7 @@ pub struct World<P: Policy> {
     pub(crate) chance: Chance,
     pub(crate) net: Network,
     pub(crate) timing: Timing,
-    queue: BinaryHeap<Reverse<(Instant, u64)>>,
-    events: BTreeMap<u64, What>,
-    next_event: u64,
+    queue: Queue,
     pub(crate) nodes: BTreeMap<NodeId, DataNode<P>>,
     pub(crate) observers: BTreeMap<NodeId, ObserverNode<P>>,
     pub(crate) client: Client,
@@ -111,6 +111,8 @@ pub struct World<P: Policy> {
     pub(crate) healed: Option<Instant>,
     pub(crate) fault_began: Option<Instant>,
     pub(crate) client_wake: Instant,
+    /// Since when every record sent has its outcome.
+    pub(crate) settled: Option<Instant>,
     seed: u64,
 }
 
@@ -128,12 +130,22 @@ impl<P: Policy> World<P> {
     pub fn new(seed: u64, mode: Mode, print: bool) -> Self {
         let mut chance = Chance::new(seed);
         let plan = Plan::draw(mode, &mut chance);
+        Self::with(seed, mode, plan, chance, print)
+    }
+
+    /// Quiet hours.
+    #[must_use]
+    pub fn quiet(seed: u64, plan: Plan, print: bool) -> Self {
+        Self::with(seed, Mode::Quiet, plan, Chance::new(seed), print)
+    }
+
+    fn with(seed: u64, mode: Mode, plan: Plan, mut chance: Chance, print: bool) -> Self {
         let drift = plan.drift_ppm;
         let mut clock = || {
             let rate = i64::try_from(chance.between(0, 2 * drift.unsigned_abs())).expect("small") - drift;
             HostClock::new(chance.between(1_000_000_000_000, 9_000_000_000_000), rate)
         };
-        let nodes = NODES.map(|id| (id, DataNode { tight: plan.tight, ..DataNode::new(id, clock()) }));
+        let nodes = NODES.map(|id| (id, DataNode { tight: plan.tight, loss: plan.loss, ..DataNode::new(id, clock()) }));
         let observers = OBSERVERS.map(|id| (id, ObserverNode::new(id, clock())));
         let client = Client::new(clock());
         let mut world = Self {
@@ -143,9 +155,7 @@ impl<P: Policy> World<P> {
             chance,
             net: Network::new(Weather::CALM),
             timing: timing_of(mode),
-            queue: BinaryHeap::new(),
-            events: BTreeMap::new(),
-            next_event: 0,
+            queue: Queue::default(),
             nodes: nodes.into(),
             observers: observers.into(),
             client,
@@ -171,6 +181,7 @@ impl<P: Policy> World<P> {
             healed: None,
             fault_began: None,
             client_wake: Instant(u64::MAX),
+            settled: None,
             seed,
         };
         world.set_up();
@@ -199,12 +210,11 @@ impl<P: Policy> World<P> {
     /// Plays the run to its end, or to the first violation.
     #[must_use]
     pub fn run(mut self) -> Outcome {
-        while let Some(Reverse((at, id))) = self.queue.pop() {
-            if at > self.plan.end || self.violation.is_some() {
+        while let Some((at, what)) = self.queue.pop() {
+            if at > self.plan.end || self.violation.is_some() || self.is_over() {
                 break;
             }
             self.now = at;
-            let what = self.events.remove(&id).expect("queued events exist");
             self.happen(what);
         }
         self.finish();
@@ -218,10 +228,7 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn at(&mut self, at: Instant, what: What) {
-        let id = self.next_event;
-        self.next_event += 1;
-        self.events.insert(id, what);
-        self.queue.push(Reverse((at.max(self.now), id)));
+        self.queue.push(at.max(self.now), what);
     }
 
     pub(crate) fn after(&mut self, span: Duration, what: What) {

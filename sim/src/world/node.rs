@@ -27,6 +27,8 @@ impl<P: Policy> World<P> {
         }
         self.execute(id, effects);
         self.after_effects();
+        let free = self.nodes[&id].disk.free;
+        self.post_to_node(id, NodeEvent::Space(free.measured()));
         self.post_to_node(id, NodeEvent::Tick);
     }
 
@@ -64,8 +66,18 @@ impl<P: Policy> World<P> {
         }
     }
 
+    /// From an event's arrival to the turn that handles it.
+    pub(crate) fn wait_for_a_processor(&mut self) -> Duration {
+        let usual = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
+        match self.plan.burden.late() {
+            Some((_, longest)) if self.chance.one_in(5) => self.chance.span(usual, longest),
+            Some((often, _)) => self.chance.span(usual, often),
+            None => usual,
+        }
+    }
+
     pub(crate) fn post_to_node(&mut self, id: NodeId, event: NodeEvent) {
-        let delay = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
+        let delay = self.wait_for_a_processor();
         let now = self.now;
         let node = self.node_mut(id);
         let (awake, incarnation) = (node.awake(now), node.incarnation);

@@ -8,7 +8,7 @@ use quorate_client::core::routes::{PartitionRoute, TopicRoutes};
 use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_consensus::policy::Policy;
-use quorate_proto::control::{LeaseVerdict, SessionDown};
+use quorate_proto::control::{LeaseVerdict, Room, SessionDown};
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Term, Ticket, TopicId};
 use quorate_proto::time::LogTime;
 
@@ -67,7 +67,9 @@ impl<P: Policy> World<P> {
         let observer = self.observer_mut(id);
         observer.start(now, &OBSERVERS, &timing, seed);
         let incarnation = observer.incarnation;
+        let free = observer.disk.free;
         self.say(format_args!("observer-{} starts, {incarnation}", id.0));
+        self.post_to_observer(id, ObserverEvent::Space(free.measured()));
         self.observer_tick(id);
     }
 
@@ -94,7 +96,7 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn post_to_observer(&mut self, id: NodeId, event: ObserverEvent) {
-        let delay = self.chance.span(Duration::from_micros(2), Duration::from_micros(60));
+        let delay = self.wait_for_a_processor();
         let now = self.now;
         let observer = self.observer_mut(id);
         let (awake, incarnation) = (observer.awake(now), observer.incarnation);
@@ -268,7 +270,13 @@ impl<P: Policy> World<P> {
                 self.coverage.count("observer leader changes");
                 self.say(format_args!("observer-{} sees {leader:?} lead the observers", id.0));
             }
-            ObserverEffect::Note(_) | ObserverEffect::Room(_) | ObserverEffect::Ballast(_) => {}
+            ObserverEffect::Room(room) => {
+                self.say(format_args!("observer-{} has {room} room", id.0));
+                if room == Room::Full {
+                    self.coverage.count("observers' disks full");
+                }
+            }
+            ObserverEffect::Note(_) | ObserverEffect::Ballast(_) => {}
             ObserverEffect::Fatal(why) => {
                 let what = format!("observer-{} cannot go on: {why}", id.0);
                 let violation = crate::checker::Violation::new("observers go on", self.now, what);
@@ -279,7 +287,7 @@ impl<P: Policy> World<P> {
     }
 
     fn observer_flush(&mut self, id: NodeId) {
-        let span = self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500));
+        let span = self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500)) + self.plan.burden.flush();
         let observer = self.observer_mut(id);
         if observer.disk.start() {
             let incarnation = observer.incarnation;

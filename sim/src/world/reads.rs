@@ -10,13 +10,16 @@ use super::{Message, What, World, NODES};
 use crate::checker::linear;
 use crate::net::Host;
 
+/// Longest pause between two reads while faults go on, and while nothing but recovery is to be seen.
+const READ: (Duration, Duration) = (Duration::from_millis(90), Duration::from_millis(400));
+
 impl<P: Policy> World<P> {
     /// Asks one node for one partition's end offset, and again soon.
     pub(crate) fn read(&mut self) {
         if self.now >= self.plan.stop {
             return;
         }
-        let pause = self.chance.span(Duration::from_millis(5), Duration::from_millis(60));
+        let pause = self.chance.span(Duration::from_millis(5), self.slowest(READ));
         self.after(pause, What::Read);
         if self.groups.is_empty() {
             return;

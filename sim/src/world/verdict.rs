@@ -7,7 +7,7 @@ use quorate_proto::control::Role;
 use quorate_proto::ids::{GroupId, NodeId, PartitionNo};
 
 use super::{World, NODES, PARTITIONS};
-use crate::checker::{copies, floor, linear, liveness, order};
+use crate::checker::{calm, copies, floor, linear, liveness, order};
 use crate::plan::{Fault, Mode};
 use crate::time::Instant;
 
@@ -23,7 +23,23 @@ const SLACK: Duration = Duration::from_millis(500);
 /// … or this old where the leader refuses `BUSY`: what waited during the faults goes first.
 const TIGHT_SLACK: Duration = Duration::from_millis(4_000);
 
+/// After the last outcome: followers apply what it was about, and everything is compared.
+const AFTERMATH: Duration = Duration::from_millis(1_000);
+
 impl<P: Policy> World<P> {
+    /// Everything that was sent has its outcome, and nothing else is awaited.
+    pub(crate) fn is_over(&mut self) -> bool {
+        if self.now < self.plan.stop || self.awaits_members() {
+            return false;
+        }
+        if self.client.waiting() > 0 || self.healed.is_none() {
+            self.settled = None;
+            return false;
+        }
+        let settled = *self.settled.get_or_insert(self.now);
+        self.now >= settled + AFTERMATH
+    }
+
     pub(crate) fn finish(&mut self) {
         self.coverage.add("acknowledged", self.client.acknowledged);
         self.coverage.add("unresolved", self.client.unresolved);
@@ -41,7 +57,10 @@ impl<P: Policy> World<P> {
         }
         self.check_liveness();
         self.check_members();
-        let result = floor::check(self.now, &self.coverage, PARTITIONS);
+        let result = match self.mode {
+            Mode::Quiet => calm::check(self.now, &self.coverage, PARTITIONS),
+            _ => floor::check(self.now, &self.coverage, PARTITIONS),
+        };
         self.check(result);
     }
 
@@ -70,6 +89,8 @@ impl<P: Policy> World<P> {
             (Some(at), ..) => at + SERVE_HEALED,
             (None, Some(at), Mode::Deaf) if self.leader_lost_observers() => at + SERVE_AGAIN_BY_LEASE,
             (None, Some(at), Mode::Deaf) => at + SERVE_AGAIN,
+            // It serves to the very end, long after the last lease.
+            (None, Some(_), Mode::ReadIndex) => self.plan.end,
             _ => return,
         };
         let slack = if self.plan.tight { TIGHT_SLACK } else { SLACK };
@@ -84,6 +105,9 @@ impl<P: Policy> World<P> {
             }
             let served = self.client.last_ack_sent.get(&partition).copied().unwrap_or_default();
             let result = liveness::check(self.now, partition, served, due);
+            if self.mode == Mode::ReadIndex && self.healed.is_none() && result.is_ok() {
+                self.coverage.count("served without a lease");
+            }
             self.check(result);
         }
         if self.healed.is_some() && all_serve && !self.plan.tight {
