@@ -8,6 +8,7 @@ use clap::Parser;
 use quorate_sim::mutant::{hunt_all, play as play_mutant, Hunt, MUTANTS};
 use quorate_sim::plan::Mode;
 use quorate_sim::runner::{mode_of, play, play_all, play_quiet, Rules};
+use quorate_sim::trace::Lines;
 
 /// Deterministic simulation of a Quorate cluster.
 #[derive(Parser)]
@@ -83,7 +84,7 @@ fn batch(arguments: &Arguments) -> (Range<u64>, Option<Duration>) {
 }
 
 fn trace(seed: u64, mode: Mode) -> bool {
-    let outcome = play::<Rules>(seed, mode, true);
+    let outcome = play::<Rules>(seed, mode, Lines::Printed);
     println!("exercised: {}", outcome.coverage);
     match &outcome.violation {
         Some(violation) => println!("seed {seed} {mode}: {violation}"),
@@ -116,7 +117,7 @@ fn one_mutant(name: &str, arguments: &Arguments) -> bool {
         return false;
     };
     if let Some(seed) = arguments.seed {
-        let outcome = play_mutant(mutant.rule, seed, arguments.mode.unwrap_or(mutant.mode), true);
+        let outcome = play_mutant(mutant.rule, seed, arguments.mode.unwrap_or(mutant.mode), Lines::Printed);
         println!("exercised: {}\n{:?}", outcome.coverage, outcome.violation);
         return outcome.violation.is_some();
     }

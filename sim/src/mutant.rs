@@ -14,6 +14,7 @@ use crate::checker::{
     completeness, copies, durable, fenced, linear, liveness, majority, offsets, order, permits, serving,
 };
 use crate::plan::Mode;
+use crate::trace::Lines;
 use crate::world::{Outcome, World};
 
 thread_local! {
@@ -86,9 +87,9 @@ pub const MUTANTS: &[Mutant] = &[
 
 /// Plays one run without `rule`.
 #[must_use]
-pub fn play(rule: Rule, seed: u64, mode: Mode, print: bool) -> Outcome {
+pub fn play(rule: Rule, seed: u64, mode: Mode, lines: Lines) -> Outcome {
     LEFT_OUT.set(Some(rule));
-    let outcome = World::<Mutated>::new(seed, mode, print).run();
+    let outcome = World::<Mutated>::new(seed, mode, lines).run();
     LEFT_OUT.set(None);
     outcome
 }
@@ -111,7 +112,7 @@ pub struct Hunt {
 pub fn hunt(mutant: &Mutant, seeds: Range<u64>) -> Hunt {
     let (mut others, mut runs) = (0, 0);
     for seed in seeds {
-        let outcome = play(mutant.rule, seed, mutant.mode, false);
+        let outcome = play(mutant.rule, seed, mutant.mode, Lines::Dropped);
         runs += 1;
         match &outcome.violation {
             Some(violation) if mutant.caught_by.contains(&violation.checker) => {

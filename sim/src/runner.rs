@@ -14,6 +14,7 @@ use crate::checker::floor;
 use crate::coverage::Coverage;
 use crate::plan::quiet::{self, Burden};
 use crate::plan::Mode;
+use crate::trace::Lines;
 use crate::world::{Outcome, World};
 
 /// Production.
@@ -24,8 +25,8 @@ const ENOUGH: usize = 20;
 
 /// Plays one run.
 #[must_use]
-pub fn play<P: Policy>(seed: u64, mode: Mode, print: bool) -> Outcome {
-    World::<P>::new(seed, mode, print).run()
+pub fn play<P: Policy>(seed: u64, mode: Mode, lines: Lines) -> Outcome {
+    World::<P>::new(seed, mode, lines).run()
 }
 
 /// Plays quiet hours under each burden, side by side.
@@ -33,7 +34,7 @@ pub fn play<P: Policy>(seed: u64, mode: Mode, print: bool) -> Outcome {
 pub fn play_quiet(seed: u64, span: Duration) -> Vec<(Burden, Outcome)> {
     std::thread::scope(|scope| {
         let running = Burden::ALL.map(|burden| {
-            (burden, scope.spawn(move || World::<Rules>::quiet(seed, quiet::plan(span, burden), false).run()))
+            (burden, scope.spawn(move || World::<Rules>::quiet(seed, quiet::plan(span, burden), Lines::Dropped).run()))
         });
         running.into_iter().map(|(burden, run)| (burden, run.join().expect("a run ends"))).collect()
     })
@@ -124,7 +125,7 @@ pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], time: Option<Durat
                 if seed >= seeds.end || time.is_some_and(|time| began.elapsed() >= time) {
                     return;
                 }
-                let outcome = play::<P>(seed, mode_of(seed, modes), false);
+                let outcome = play::<P>(seed, mode_of(seed, modes), Lines::Dropped);
                 let mut summary = summary.lock().expect("no thread panics while it holds the summary");
                 summary.add(outcome);
                 progress(summary.runs(), all, summary.failed.len(), began);

@@ -49,9 +49,10 @@ impl HostClock {
     /// What it reads at true time `at`.
     #[must_use]
     pub fn read(&self, at: Instant) -> BootTime {
-        let error = i128::from(at.0) * i128::from(self.drift_ppm) / 1_000_000;
-        let nanos = i128::from(self.start) + i128::from(at.0) + error;
-        BootTime(u64::try_from(nanos).expect("clocks start far from zero and drift little"))
+        // Asked for with every event: 64 bits do for hours at the bound, and for minutes far beyond it.
+        let at = i64::try_from(at.0).expect("a run ends");
+        let error = at.checked_mul(self.drift_ppm).expect("a run is short") / 1_000_000;
+        BootTime((self.start + at.unsigned_abs()).checked_add_signed(error).expect("clocks start far from zero"))
     }
 
     /// True time at which it will read at least `reading` (never before `now`).

@@ -1,25 +1,27 @@
 //! The cluster under the simulator: fixed and fresh seeds, the regression list, the mutants, and determinism.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quorate_sim::mutant::hunt_all;
 use quorate_sim::plan::Mode;
 use quorate_sim::regressions;
-use quorate_sim::runner::{play, play_all, Rules};
+use quorate_sim::runner::{play, play_all, play_quiet, Rules};
+use quorate_sim::trace::Lines;
 
 /// Seeds of every run of the tests, spread over the modes.
-const FIXED: u64 = 1_000;
+const FIXED: u64 = 2_000;
 /// Seeds that no run played before.
-const FRESH: u64 = 100;
+const FRESH: u64 = 500;
 /// A mutant that lives longer is not caught.
 const MUTANT_SEEDS: u64 = 2_000;
 
 #[test]
 fn the_same_seed_twice_gives_the_same_trace() {
     for mode in Mode::ALL {
-        let (first, second) = (play::<Rules>(11, mode, false), play::<Rules>(11, mode, false));
+        let traced = |seed| play::<Rules>(seed, mode, Lines::Hashed);
+        let (first, second) = (traced(11), traced(11));
         assert_eq!(first.digest, second.digest, "mode {mode}");
-        assert_ne!(first.digest, play::<Rules>(12, mode, false).digest, "another seed is another run");
+        assert_ne!(first.digest, traced(12).digest, "another seed is another run");
     }
 }
 
@@ -39,10 +41,18 @@ fn no_promise_is_broken_with_fresh_seeds() {
     assert!(summary.failed.is_empty(), "{summary}");
 }
 
+/// A tenth of the hours that `make sim-quiet` plays.
+#[test]
+fn nobody_is_suspected_in_quiet_hours() {
+    for (burden, outcome) in play_quiet(7, Duration::from_secs(24 * 60)) {
+        assert_eq!(outcome.violation, None, "{burden}: {}", outcome.coverage);
+    }
+}
+
 #[test]
 fn what_was_found_once_stays_mended() {
     for known in regressions::all().expect("the list can be read") {
-        let outcome = play::<Rules>(known.seed, known.mode, false);
+        let outcome = play::<Rules>(known.seed, known.mode, Lines::Dropped);
         assert_eq!(outcome.violation, None, "{} {} {}: {}", known.day, known.mode, known.seed, known.found);
     }
 }

@@ -29,7 +29,8 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
         }
         if chance.one_in(400) {
             let when = at(t + chance.between(0, 1_500));
-            let (down, target) = (MS(chance.between(50, 2_500)), if chance.one_in(500) { host } else { Target::Leader });
+            let (down, target) =
+                (MS(chance.between(50, 2_500)), if chance.one_in(500) { host } else { Target::Leader });
             faults.push((when, Fault::Crash { target, down, notice: chance.one_in(700) }));
         }
         if chance.one_in(250) {

@@ -27,7 +27,8 @@ impl<P: Policy> World<P> {
     }
 
     fn node_flush(&mut self, id: NodeId) {
-        let usual = self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500)) + self.plan.burden.flush();
+        let usual =
+            self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500)) + self.plan.burden.flush();
         let slow = if self.chance.one_in(5) { Duration::from_millis(40) } else { Duration::ZERO };
         let node = self.node_mut(id);
         if node.disk.start() {

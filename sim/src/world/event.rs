@@ -14,8 +14,8 @@ use quorate_proto::refusal::Refusal;
 use quorate_proto::v1::Receipt;
 
 use super::World;
-use crate::net::Host;
 use crate::disk::Free;
+use crate::net::Host;
 use crate::plan::Fault;
 use crate::storage::Parcel;
 

@@ -38,7 +38,7 @@ use crate::plan::{Mode, Plan};
 use crate::rng::Chance;
 use crate::stream::Stream;
 use crate::time::{HostClock, Instant};
-use crate::trace::Trace;
+use crate::trace::{Lines, Trace};
 
 /// Data nodes and observers of a run.
 pub const NODES: [NodeId; 3] = [NodeId(1), NodeId(2), NodeId(3)];
@@ -127,19 +127,19 @@ fn timing_of(mode: Mode) -> Timing {
 impl<P: Policy> World<P> {
     /// Everything that follows from the seed.
     #[must_use]
-    pub fn new(seed: u64, mode: Mode, print: bool) -> Self {
+    pub fn new(seed: u64, mode: Mode, lines: Lines) -> Self {
         let mut chance = Chance::new(seed);
         let plan = Plan::draw(mode, &mut chance);
-        Self::with(seed, mode, plan, chance, print)
+        Self::with(seed, mode, plan, chance, lines)
     }
 
     /// Quiet hours.
     #[must_use]
-    pub fn quiet(seed: u64, plan: Plan, print: bool) -> Self {
-        Self::with(seed, Mode::Quiet, plan, Chance::new(seed), print)
+    pub fn quiet(seed: u64, plan: Plan, lines: Lines) -> Self {
+        Self::with(seed, Mode::Quiet, plan, Chance::new(seed), lines)
     }
 
-    fn with(seed: u64, mode: Mode, plan: Plan, mut chance: Chance, print: bool) -> Self {
+    fn with(seed: u64, mode: Mode, plan: Plan, mut chance: Chance, lines: Lines) -> Self {
         let drift = plan.drift_ppm;
         let mut clock = || {
             let rate = i64::try_from(chance.between(0, 2 * drift.unsigned_abs())).expect("small") - drift;
@@ -175,7 +175,7 @@ impl<P: Policy> World<P> {
             hold_leave: None,
             elected: Vec::new(),
             checkers: Checkers::default(),
-            trace: Trace::new(print),
+            trace: Trace::new(lines),
             coverage: Coverage::default(),
             violation: None,
             healed: None,

@@ -8,6 +8,7 @@ use quorate_proto::ids::{Incarnation, LogIndex, NodeId, Term};
 
 use super::{What, World, NODES, OBSERVERS};
 use crate::net::Host;
+use crate::time::Instant;
 
 impl<P: Policy> World<P> {
     pub(crate) fn node_start(&mut self, id: NodeId) {
@@ -90,12 +91,19 @@ impl<P: Policy> World<P> {
     }
 
     pub(crate) fn tick(&mut self, host: Host, incarnation: Incarnation) {
+        let now = self.now;
         match host {
             Host::Node(id) if self.nodes[&NodeId(id)].incarnation == incarnation => {
-                self.post_to_node(NodeId(id), NodeEvent::Tick);
+                let process = self.node_mut(NodeId(id)).process.as_mut();
+                if process.is_some_and(|process| rings(&mut process.tick_due, now)) {
+                    self.post_to_node(NodeId(id), NodeEvent::Tick);
+                }
             }
             Host::Observer(id) if self.observers[&NodeId(id)].incarnation == incarnation => {
-                self.observer_tick(NodeId(id));
+                let process = self.observer_mut(NodeId(id)).process.as_mut();
+                if process.is_some_and(|process| rings(&mut process.tick_due, now)) {
+                    self.observer_tick(NodeId(id));
+                }
             }
             _ => {}
         }
@@ -123,4 +131,13 @@ impl<P: Policy> World<P> {
             self.exit(id, true, down);
         }
     }
+}
+
+/// An alarm that was set to an earlier instant meanwhile rings there, and not twice.
+fn rings(due: &mut Instant, now: Instant) -> bool {
+    let rings = *due == now;
+    if rings {
+        *due = Instant(u64::MAX);
+    }
+    rings
 }

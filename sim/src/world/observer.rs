@@ -287,7 +287,8 @@ impl<P: Policy> World<P> {
     }
 
     fn observer_flush(&mut self, id: NodeId) {
-        let span = self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500)) + self.plan.burden.flush();
+        let span =
+            self.chance.span(Duration::from_micros(300), Duration::from_micros(2_500)) + self.plan.burden.flush();
         let observer = self.observer_mut(id);
         if observer.disk.start() {
             let incarnation = observer.incarnation;

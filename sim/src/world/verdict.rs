@@ -6,7 +6,7 @@ use quorate_consensus::policy::Policy;
 use quorate_proto::control::Role;
 use quorate_proto::ids::{GroupId, NodeId, PartitionNo};
 
-use super::{World, NODES, PARTITIONS};
+use super::{World, NODES, OBSERVERS, PARTITIONS};
 use crate::checker::{calm, copies, floor, linear, liveness, order};
 use crate::plan::{Fault, Mode};
 use crate::time::Instant;
@@ -58,7 +58,7 @@ impl<P: Policy> World<P> {
         self.check_liveness();
         self.check_members();
         let result = match self.mode {
-            Mode::Quiet => calm::check(self.now, &self.coverage, PARTITIONS),
+            Mode::Quiet => calm::check(self.now, &self.coverage, PARTITIONS, OBSERVERS.len() as u64),
             _ => floor::check(self.now, &self.coverage, PARTITIONS),
         };
         self.check(result);
