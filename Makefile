@@ -9,7 +9,7 @@ MODE ?=
 SEEDS ?= 10000
 HOURS ?= 1
 
-.PHONY: run test check fix bench sim sim-mutants sim-long sim-quiet docs help
+.PHONY: run test check fix bench timelines sim sim-mutants sim-long sim-quiet docs help
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -30,6 +30,9 @@ fix:             ## format and apply what clippy can fix by itself
 
 bench:           ## figures of this machine, audited: publish, steady, failover
 	@.ci/bench
+
+timelines:       ## every fault of the design's timelines, often, audited: table, picture, verdict; REPEAT=3 for a short one
+	@.ci/timelines
 
 sim:             ## simulate a cluster: many seeds, or one with its trace: make sim SEED=42 MODE=amnesia
 	@$(CARGO) run --quiet $(if $(SEED),,--release) -p quorate-sim -- \

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use quorate_client::Client;
 use rustix::process::Signal;
 
-use crate::layout::{Files, Ports, ReservedPorts};
+use crate::layout::{Files, Hosts, Ports, ReservedPorts};
 use crate::lifeline::Lifeline;
+use crate::network::Networks;
 use crate::proc::{descendants, ProcessId};
 use crate::volume::Volume;
 use crate::Error;
@@ -42,6 +43,7 @@ pub struct Cluster {
     lifeline: Option<Lifeline>,
     restart_observers: &'static str,
     volumes: Vec<Volume>,
+    networks: Option<Networks>,
 }
 
 impl Cluster {
@@ -58,7 +60,9 @@ impl Cluster {
     /// # Errors
     /// It did not come up.
     pub fn start_with(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
-        Self::start_as(binary, restart_observers, None::<fn(&Files) -> Result<Vec<Volume>, Error>>)
+        let mut cluster = Self::temporary(binary, restart_observers)?;
+        cluster.start_again()?;
+        Ok(cluster)
     }
 
     /// The same, then stopped and started again on the file systems that `mount` makes meanwhile.
@@ -70,38 +74,55 @@ impl Cluster {
         restart_observers: &'static str,
         mount: impl FnOnce(&Files) -> Result<Vec<Volume>, Error>,
     ) -> Result<Self, Error> {
-        Self::start_as(binary, restart_observers, Some(mount))
+        let mut cluster = Self::start_with(binary, restart_observers)?;
+        cluster.interrupt()?;
+        cluster.volumes = mount(&cluster.files)?;
+        cluster.start_again()?;
+        Ok(cluster)
     }
 
-    fn start_as(
-        binary: &Path,
-        restart_observers: &'static str,
-        mount: Option<impl FnOnce(&Files) -> Result<Vec<Volume>, Error>>,
-    ) -> Result<Self, Error> {
+    /// The same with each data node and its supervisor on a network host of its own, which can be cut off.
+    ///
+    /// # Errors
+    /// This process is not in a network of its own ([`crate::network::enter`]), or the cluster did not come up.
+    pub fn start_on_networks(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
+        let mut cluster = Self::temporary(binary, restart_observers)?;
+        cluster.networks = Some(Networks::new()?);
+        cluster.ports.ports.hosts = Hosts::Several;
+        cluster.start_again()?;
+        Ok(cluster)
+    }
+
+    /// Not started yet, in a temporary directory.
+    fn temporary(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
         let temporary = tempfile::Builder::new()
             .prefix("quorate-")
             .tempdir()
             .map_err(|e| Error::new(format!("no temporary directory: {e}")))?;
+        let files = Files::new(temporary.path().join("data"));
+        Self::not_started(binary, files, Some(temporary), restart_observers)
+    }
+
+    fn not_started(
+        binary: &Path,
+        files: Files,
+        temporary: Option<tempfile::TempDir>,
+        restart_observers: &'static str,
+    ) -> Result<Self, Error> {
         let ports = ReservedPorts::find().map_err(|e| Error::new(format!("no free ports: {e}")))?;
-        let mut cluster = Self {
+        Ok(Self {
             binary: binary.to_path_buf(),
             ports,
-            files: Files::new(temporary.path().join("data")),
-            _temporary: Some(temporary),
+            files,
+            _temporary: temporary,
             dev: None,
             alone: Vec::new(),
             output: Arc::default(),
             lifeline: None,
             restart_observers,
             volumes: Vec::new(),
-        };
-        cluster.start_again()?;
-        if let Some(mount) = mount {
-            cluster.interrupt()?;
-            cluster.volumes = mount(&cluster.files)?;
-            cluster.start_again()?;
-        }
-        Ok(cluster)
+            networks: None,
+        })
     }
 
     /// Starts a cluster in this directory, whose old contents are deleted first and which stays afterwards. Its
@@ -116,19 +137,7 @@ impl Cluster {
             _ => {}
         }
         std::fs::create_dir_all(directory).map_err(failed)?;
-        let ports = ReservedPorts::find().map_err(|e| Error::new(format!("no free ports: {e}")))?;
-        let mut cluster = Self {
-            binary: binary.to_path_buf(),
-            ports,
-            files: Files::new(directory.join("data")),
-            _temporary: None,
-            dev: None,
-            alone: Vec::new(),
-            output: Arc::default(),
-            lifeline: None,
-            restart_observers: "never",
-            volumes: Vec::new(),
-        };
+        let mut cluster = Self::not_started(binary, Files::new(directory.join("data")), None, "never")?;
         cluster.start_again()?;
         Ok(cluster)
     }
@@ -199,6 +208,9 @@ impl Cluster {
         command.arg("dev").arg("--data").arg(&self.files.root);
         command.arg("--port-base").arg(self.ports.ports.base.to_string());
         command.arg("--restart-observers").arg(self.restart_observers);
+        if let Some(networks) = &self.networks {
+            command.arg("--hosts").arg(networks.hosts());
+        }
         command
     }
 
@@ -259,6 +271,12 @@ impl Cluster {
         &self.volumes
     }
 
+    /// Its data nodes' networks.
+    #[must_use]
+    pub fn networks(&self) -> Option<&Networks> {
+        self.networks.as_ref()
+    }
+
     /// A new client.
     ///
     /// # Errors
@@ -300,7 +318,11 @@ impl Cluster {
         let output = File::options().create(true).append(true).open(self.files.output(&name)).map_err(failed)?;
         let lifeline = self.lifeline.as_ref().ok_or_else(|| Error::new("the cluster was not started"))?;
         let (variable, value) = lifeline.environment();
-        let child = Command::new(&self.binary)
+        let mut command = match self.networks.as_ref().filter(|_| kind == "server") {
+            Some(networks) => networks.command(id, &self.binary)?,
+            None => Command::new(&self.binary),
+        };
+        let child = command
             .env(variable, value)
             .arg(kind)
             .arg("--config")

@@ -2,10 +2,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{flock, FlockOperation};
+
+use crate::network;
 
 /// Data nodes, and observers, of a development cluster.
 pub const NODES: u64 = 3;
@@ -16,23 +18,40 @@ pub const DEFAULT_BASE: u16 = 7300;
 /// Ports that a cluster takes from its base on.
 pub const PORTS: u16 = 60;
 
+/// Where the processes of one cluster listen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hosts {
+    /// All on the loopback address.
+    #[default]
+    One,
+    /// Each data node on a network host of its own ([`crate::network`]), everything else on another.
+    Several,
+}
+
 /// The ports of one cluster: `base + 10 × kind + node`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
     /// First of [`PORTS`] ports.
     pub base: u16,
+    /// On which addresses.
+    pub hosts: Hosts,
 }
 
 impl Default for Ports {
     fn default() -> Self {
-        Self { base: DEFAULT_BASE }
+        Self { base: DEFAULT_BASE, hosts: Hosts::One }
     }
 }
 
 impl Ports {
     fn at(self, kind: u16, node: u64) -> SocketAddr {
+        let address = match (self.hosts, kind) {
+            (Hosts::One, _) => Ipv4Addr::LOCALHOST,
+            (Hosts::Several, 0..=2) => network::OBSERVERS,
+            (Hosts::Several, _) => network::data_address(node),
+        };
         let node = u16::try_from(node).expect("few nodes");
-        SocketAddr::from(([127, 0, 0, 1], self.base + 10 * kind + node))
+        SocketAddr::from((address, self.base + 10 * kind + node))
     }
 
     /// Data node, for clients.
@@ -125,7 +144,7 @@ impl ReservedPorts {
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            let ports = Ports { base };
+            let ports = Ports { base, hosts: Hosts::One };
             if ports.taken().is_empty() {
                 return Ok(Self { ports, _lock: lock });
             }
@@ -193,10 +212,19 @@ mod tests {
 
     #[test]
     fn all_ports_differ_and_lie_within_the_block() {
-        let ports = Ports { base: 20_000 };
+        let ports = Ports { base: 20_000, hosts: Hosts::One };
         let all: BTreeSet<u16> = ports.all().iter().map(|(address, _)| address.port()).collect();
         assert_eq!(all.len(), 18);
         assert!(all.iter().all(|port| (20_000..20_000 + PORTS).contains(port)));
+    }
+
+    #[test]
+    fn on_several_hosts_each_data_node_has_an_address_of_its_own_and_observers_share_another() {
+        let ports = Ports { base: 20_000, hosts: Hosts::Several };
+        assert_eq!(ports.node(1).ip(), ports.node_peer(1).ip());
+        assert_ne!(ports.node(1).ip(), ports.node(2).ip());
+        assert_eq!(ports.observer(1).ip(), ports.observer_peer(3).ip());
+        assert!(ports.all().iter().all(|(address, _)| !address.ip().is_loopback()));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! from outside and says whether it kept its promises.
 //!
 //! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
-//! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them.
+//! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them; [`volume`] and [`network`]:
+//!   disks that hang or are full, hosts that are cut off.
 //! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
 //! - [`slo`]: recorded failovers summed up by cause.
 //! - [`orders`]: seeded rows in the shape of real order events.
@@ -15,6 +16,7 @@ pub mod ledger;
 pub mod lifeline;
 pub mod load;
 pub mod measure;
+pub mod network;
 pub mod orders;
 pub mod payload;
 pub mod probe;

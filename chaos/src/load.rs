@@ -103,7 +103,7 @@ impl Run {
                 let offset = receipt.offset.map_or(ANYWHERE, |offset| offset.0);
                 progress.ledger.settle(index, Fate::Acknowledged { partition: receipt.partition.0, offset });
                 progress.latency.record(now.saturating_sub(due));
-                progress.timeline.acknowledged(now);
+                progress.timeline.acknowledged(now, receipt.partition.0);
             }
             Err(error) => {
                 let fate = if error.decisive() { Fate::Refused } else { Fate::Unresolved };

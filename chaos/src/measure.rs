@@ -1,5 +1,6 @@
 //! Latency, the per-second timeline and the gaps of a run.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -90,8 +91,8 @@ pub struct Second {
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     seconds: Vec<Second>,
-    last_ack: Option<Duration>,
-    longest: Gap,
+    all: Gaps,
+    partitions: BTreeMap<u32, Gaps>,
 }
 
 /// A pause between two acknowledgements.
@@ -111,15 +112,15 @@ impl Gap {
     }
 }
 
-impl Timeline {
-    /// A record was handed over at `at` after the start.
-    pub fn sent(&mut self, at: Duration) {
-        self.second(at).sent += 1;
-    }
+/// Acknowledgements of one partition, or of all together, as far as gaps need them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gaps {
+    last_ack: Option<Duration>,
+    longest: Gap,
+}
 
-    /// A record was acknowledged.
-    pub fn acknowledged(&mut self, at: Duration) {
-        self.second(at).acknowledged += 1;
+impl Gaps {
+    fn acknowledged(&mut self, at: Duration) {
         if let Some(last) = self.last_ack {
             let gap = Gap { from: last, to: at };
             if gap.length() > self.longest.length() {
@@ -128,6 +129,32 @@ impl Timeline {
         }
         // Acknowledgements of several producers may be noted out of order by a hair.
         self.last_ack = Some(self.last_ack.map_or(at, |last| last.max(at)));
+    }
+
+    /// Longest pause between two acknowledgements since the start, or since [`Timeline::forget_gap`].
+    #[must_use]
+    pub fn longest(&self) -> Gap {
+        self.longest
+    }
+
+    /// When the last acknowledgement came.
+    #[must_use]
+    pub fn last_ack(&self) -> Option<Duration> {
+        self.last_ack
+    }
+}
+
+impl Timeline {
+    /// A record was handed over at `at` after the start.
+    pub fn sent(&mut self, at: Duration) {
+        self.second(at).sent += 1;
+    }
+
+    /// A record of this partition was acknowledged.
+    pub fn acknowledged(&mut self, at: Duration, partition: u32) {
+        self.second(at).acknowledged += 1;
+        self.all.acknowledged(at);
+        self.partitions.entry(partition).or_default().acknowledged(at);
     }
 
     /// A record was refused or given up.
@@ -147,18 +174,26 @@ impl Timeline {
     /// Longest pause between two acknowledgements since the start, or since [`Self::forget_gap`].
     #[must_use]
     pub fn longest_gap(&self) -> Gap {
-        self.longest
+        self.all.longest()
     }
 
-    /// Starts a new search for the longest pause.
+    /// The gaps of one partition alone.
+    #[must_use]
+    pub fn partition(&self, partition: u32) -> Gaps {
+        self.partitions.get(&partition).copied().unwrap_or_default()
+    }
+
+    /// Starts a new search for the longest pause. The next gap may begin with the last acknowledgement before.
     pub fn forget_gap(&mut self) {
-        self.longest = Gap::default();
+        for gaps in self.partitions.values_mut().chain([&mut self.all]) {
+            gaps.longest = Gap::default();
+        }
     }
 
     /// When the last acknowledgement came.
     #[must_use]
     pub fn last_ack(&self) -> Option<Duration> {
-        self.last_ack
+        self.all.last_ack()
     }
 
     /// Whole seconds in which something was sent and nothing acknowledged.
@@ -212,24 +247,38 @@ mod tests {
     fn the_longest_gap_lies_between_two_acknowledgements() {
         let mut timeline = Timeline::default();
         for at in [10, 20, 400, 410] {
-            timeline.acknowledged(Duration::from_millis(at));
+            timeline.acknowledged(Duration::from_millis(at), 0);
         }
         let gap = timeline.longest_gap();
         assert_eq!(gap.length(), Duration::from_millis(380));
         assert_eq!(gap.from, Duration::from_millis(20));
         timeline.forget_gap();
-        timeline.acknowledged(Duration::from_millis(430));
+        timeline.acknowledged(Duration::from_millis(430), 0);
         assert_eq!(timeline.longest_gap().length(), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn a_partition_has_gaps_of_its_own_that_others_do_not_hide() {
+        let mut timeline = Timeline::default();
+        for at in [10, 20, 30, 40, 50, 60] {
+            timeline.acknowledged(Duration::from_millis(at), 0);
+        }
+        timeline.acknowledged(Duration::from_millis(15), 1);
+        timeline.forget_gap();
+        timeline.acknowledged(Duration::from_millis(65), 1);
+        assert_eq!(timeline.partition(1).longest().length(), Duration::from_millis(50));
+        assert_eq!(timeline.partition(0).longest(), Gap::default(), "forgotten with the others");
+        assert_eq!(timeline.partition(2).last_ack(), None);
     }
 
     #[test]
     fn a_second_with_sends_and_no_acknowledgement_counts() {
         let mut timeline = Timeline::default();
         timeline.sent(Duration::from_millis(100));
-        timeline.acknowledged(Duration::from_millis(200));
+        timeline.acknowledged(Duration::from_millis(200), 0);
         timeline.sent(Duration::from_millis(1_100));
         timeline.sent(Duration::from_millis(3_100));
-        timeline.acknowledged(Duration::from_millis(3_200));
+        timeline.acknowledged(Duration::from_millis(3_200), 0);
         assert_eq!(timeline.zero_ack_seconds(), 1);
         assert_eq!(timeline.seconds().len(), 4);
     }

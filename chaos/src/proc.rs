@@ -33,6 +33,14 @@ pub struct Stat {
     pub start: u64,
 }
 
+impl Stat {
+    /// When it was started, after the boot of this host, in steps of 10 ms.
+    #[must_use]
+    pub fn started(&self) -> Duration {
+        Duration::from_millis(self.start * 1_000 / TICKS_PER_SECOND)
+    }
+}
+
 impl ProcessId {
     fn pid(self) -> io::Result<Pid> {
         i32::try_from(self.0)

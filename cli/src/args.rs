@@ -11,7 +11,7 @@ use crate::produce::fields::Selector;
 use crate::produce::rows::Format;
 use crate::span::parse_span;
 
-pub use bench::{BenchCommon, BenchVerb, FaultName, HandoffArgs};
+pub use bench::{BenchCommon, BenchVerb, FailoverCommon, FaultName, HandoffArgs};
 
 /// A message log for money: majority-replicated, in order, once per key.
 #[derive(Debug, Parser)]
@@ -110,6 +110,9 @@ pub struct DevArgs {
     /// Start an observer that died again after this time (`never` leaves it dead)
     #[arg(long, default_value = "20s", value_parser = parse_restart)]
     pub restart_observers: Restart,
+    /// A process in the network namespace of each data node (set by `quorate bench`)
+    #[arg(long, hide = true, value_delimiter = ',')]
+    pub hosts: Vec<u32>,
 }
 
 /// When a dead observer is started again.

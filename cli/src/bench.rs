@@ -5,16 +5,25 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use quorate_chaos::bench::{
-    failover, publish, steady, FailoverSettings, Fault, PublishSettings, Report, SteadySettings, Target,
+    failover, publish, steady, FailoverSettings, Fault, Ground, PublishSettings, Report, SteadySettings, Target,
 };
+use quorate_chaos::network;
 use quorate_client::Client;
 
-use crate::args::{BenchCommon, BenchVerb, FaultName, Global, HandoffArgs};
+use crate::args::{BenchCommon, BenchVerb, FailoverCommon, FaultName, Global, HandoffArgs};
 use crate::connect::observers;
 use crate::fail::{Exit, Fail};
 use crate::output::Output;
+use crate::timelines;
 
 pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<ExitCode, Fail> {
+    if let BenchVerb::Timelines { reports, plot } = &verb {
+        return timelines::run(reports, plot.as_deref(), output);
+    }
+    let plot = match &verb {
+        BenchVerb::Failover { common, .. } | BenchVerb::Handoff(HandoffArgs { common, .. }) => common.plot.clone(),
+        _ => None,
+    };
     let target = target(global, output).await?;
     let bar = if output.watched() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -47,25 +56,57 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
             };
             steady(target, &settings, &tell).await?
         }
-        BenchVerb::Failover { fault, repeat, rate, size: bytes } => {
-            let fault = match fault {
-                FaultName::Kill => Fault::Kill,
-                FaultName::KillWithSupervisor => Fault::KillWithSupervisor,
-                FaultName::ObserverLeader => Fault::ObserverLeader,
-                FaultName::Observer => Fault::Observer,
-                FaultName::Hang => Fault::Hang,
+        BenchVerb::Failover { fault, repeat, common } => {
+            failover(target, &settings(fault.into(), repeat, &common)?, &tell).await?
+        }
+        BenchVerb::Handoff(HandoffArgs { repeat, target_dies, target_stops, common }) => {
+            let fault = match (target_dies, target_stops) {
+                (true, _) => Fault::HandoffTargetDies,
+                (_, true) => Fault::HandoffTargetStops,
+                _ => Fault::Handoff,
             };
-            let settings = FailoverSettings { fault, repeat, rate: positive("--rate", rate)?, size: size(bytes)? };
-            failover(target, &settings, &tell).await?
+            failover(target, &settings(fault, repeat, &common)?, &tell).await?
         }
-        BenchVerb::Handoff(HandoffArgs { repeat, rate, size: bytes }) => {
-            let (fault, rate) = (Fault::Handoff, positive("--rate", rate)?);
-            failover(target, &FailoverSettings { fault, repeat, rate, size: size(bytes)? }, &tell).await?
-        }
+        BenchVerb::Timelines { .. } => unreachable!("it measures nothing"),
     };
     bar.finish_and_clear();
+    if let Some(plot) = plot {
+        timelines::draw_one(&report, &plot)?;
+    }
     show(&report, output);
     Ok(if report.audit.clean() { Exit::Ok.into() } else { Exit::Verification.into() })
+}
+
+impl From<FaultName> for Fault {
+    fn from(name: FaultName) -> Self {
+        match name {
+            FaultName::Kill => Self::Kill,
+            FaultName::KillWithSupervisor => Self::KillWithSupervisor,
+            FaultName::KillWithObserverLeader => Self::KillWithObserverLeader,
+            FaultName::ObserverLeader => Self::ObserverLeader,
+            FaultName::Observer => Self::Observer,
+            FaultName::Hang => Self::Hang,
+            FaultName::Pause => Self::Pause,
+            FaultName::Cut => Self::Cut,
+            FaultName::Deaf => Self::Deaf,
+            FaultName::CutObservers => Self::CutObservers,
+            FaultName::RestartAll => Self::RestartAll,
+        }
+    }
+}
+
+fn settings(fault: Fault, repeat: u32, common: &FailoverCommon) -> Result<FailoverSettings, Fail> {
+    let rate = positive("--rate", common.rate)?;
+    Ok(FailoverSettings { fault, repeat, partitions: common.partitions, rate, size: size(common.size)? })
+}
+
+/// Before any thread is started: hosts that can be cut off exist only in a network of this process's own.
+pub fn enter_network(verb: &BenchVerb, global: &Global) -> Result<(), Fail> {
+    let BenchVerb::Failover { fault, .. } = verb else { return Ok(()) };
+    if Fault::from(*fault).ground() != Ground::Networks || !global.observers.is_empty() {
+        return Ok(());
+    }
+    network::enter().map_err(|e| Fail::error(e.to_string()))
 }
 
 /// The cluster that was named, else a `quorate dev` that runs, else a private one.

@@ -22,6 +22,8 @@ pub enum Exit {
     Undecided = 3,
     /// The cluster is not healthy.
     Unhealthy = 10,
+    /// A figure missed its objective.
+    Objective = 11,
     /// The audit found a broken promise.
     Verification = 12,
 }

@@ -17,6 +17,7 @@ mod server;
 mod slo;
 mod span;
 mod task;
+mod timelines;
 mod topic;
 mod why;
 
@@ -61,7 +62,10 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
         Verb::Consume(consume) => client_side(consume::run(consume, &global, output)),
         Verb::Why(why) => client_side(why::run(why, &global, output)),
         Verb::Slo(slo) => client_side(slo::run(slo, &global, output)),
-        Verb::Bench(bench) => client_side(bench::run(bench, &global, output)),
+        Verb::Bench(bench) => {
+            bench::enter_network(&bench, &global)?;
+            client_side(bench::run(bench, &global, output))
+        }
     }
 }
 

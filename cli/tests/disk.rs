@@ -29,7 +29,7 @@ fn a_hanging_log_costs_its_leader_two_seconds_at_most() {
     if !mounts() {
         return;
     }
-    let settings = FailoverSettings { fault: Fault::Hang, repeat: 3, rate: 500.0, size: 200 };
+    let settings = FailoverSettings::new(Fault::Hang, 3);
     let target = Target::Private(common::binary().to_owned());
     let told = |text: &str| println!("{text}");
     let report = common::runtime().block_on(failover(target, &settings, &told)).unwrap_or_else(|e| panic!("{e}"));

@@ -16,7 +16,7 @@ use quorate_chaos::load::{OpenLoop, Progress, Shape, KEYS};
 use quorate_chaos::reader::{ends, read_back, Positions};
 
 fn inject(cluster: &Cluster, fault: Fault) -> Report {
-    let settings = FailoverSettings { fault, repeat: 3, rate: 500.0, size: 200 };
+    let settings = FailoverSettings::new(fault, 3);
     let target = Target::Running(cluster.observers());
     let told = |text: &str| println!("{text}");
     let report = runtime().block_on(failover(target, &settings, &told)).unwrap_or_else(|e| panic!("{e}"));

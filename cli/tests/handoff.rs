@@ -15,7 +15,7 @@ use serde_json::Value;
 #[test]
 fn handoffs_under_load_fail_no_request_and_send_none_again() {
     let cluster = cluster();
-    let settings = FailoverSettings { fault: Fault::Handoff, repeat: 5, rate: 500.0, size: 200 };
+    let settings = FailoverSettings::new(Fault::Handoff, 5);
     let told = |text: &str| println!("{text}");
     let run = failover(Target::Running(cluster.observers()), &settings, &told);
     let report = runtime().block_on(run).unwrap_or_else(|e| panic!("{e}"));

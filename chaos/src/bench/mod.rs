@@ -1,9 +1,12 @@
 //! Benchmarks: a load, an audit of every record, and figures beside the machine's own limits.
 
 mod failover;
+mod fault;
+pub mod plot;
 mod publish;
 mod report;
 mod steady;
+pub mod timelines;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +15,8 @@ use std::time::Duration;
 use quorate_client::{Client, Reason};
 use rand::Rng;
 
-pub use failover::{failover, FailoverSettings, Fault};
+pub use failover::{failover, FailoverSettings};
+pub use fault::{Fault, Ground};
 pub use publish::{publish, PublishSettings};
 pub use report::{FailoverFigures, Report};
 pub use steady::{steady, SteadySettings};
@@ -20,6 +24,7 @@ pub use steady::{steady, SteadySettings};
 use crate::cluster::{connect, Cluster, View};
 use crate::layout::{Files, NODES};
 use crate::load::Progress;
+use crate::network::Networks;
 use crate::probe::{machine, Machine};
 use crate::proc::{cpu_by_thread, cpu_of, ProcessId};
 use crate::reader::{read_back, Positions};
@@ -87,6 +92,41 @@ impl Bench {
             (1..=NODES).map(|id| Volume::on_disk(&files.data(&format!("node-{id}")).join("wal"), LOG_VOLUME)).collect()
         };
         Self::prepare_private(move || Cluster::start_on(&binary, "2s", mount), partitions, tell).await
+    }
+
+    /// The same with each data node on a network host of its own, which can be cut off.
+    ///
+    /// # Errors
+    /// It is not a private cluster, this process may not make networks or is not in one of its own, or whatever fails of
+    /// it.
+    pub async fn prepare_on_networks(target: Target, partitions: u32, tell: Tell<'_>) -> Result<Self, Error> {
+        let Target::Private(binary) = target else {
+            let what = "a host that is cut off needs a private cluster, whose nodes are in networks of their own";
+            return Err(Error::new(format!("{what}: stop the running one, or name no observers")));
+        };
+        Self::prepare_private(move || Cluster::start_on_networks(&binary, "2s"), partitions, tell).await
+    }
+
+    /// The networks of the data nodes.
+    ///
+    /// # Errors
+    /// They have none of their own.
+    pub fn networks(&self) -> Result<&Networks, Error> {
+        let networks = self.cluster.as_ref().and_then(Cluster::networks);
+        networks.ok_or_else(|| Error::new("the data nodes have no networks of their own"))
+    }
+
+    /// The private cluster, to be given back by [`Self::put_cluster`].
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn take_cluster(&mut self) -> Result<Cluster, Error> {
+        self.cluster.take().ok_or_else(|| Error::new("this is no private cluster"))
+    }
+
+    /// Gives the private cluster back.
+    pub fn put_cluster(&mut self, cluster: Cluster) {
+        self.cluster = Some(cluster);
     }
 
     /// The file system of a data node's log.

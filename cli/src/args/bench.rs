@@ -1,5 +1,7 @@
 //! Arguments of `quorate bench`.
 
+use std::path::PathBuf;
+
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 
 use crate::span::parse_size;
@@ -43,13 +45,38 @@ pub enum BenchVerb {
         /// How often
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
         repeat: u32,
-        /// Records a second meanwhile
-        #[arg(long, default_value_t = 1_000.0)]
-        rate: f64,
-        /// Bytes of a payload
-        #[arg(long, default_value = "200", value_parser = parse_size)]
-        size: usize,
+        #[command(flatten)]
+        common: FailoverCommon,
     },
+    /// Results of `failover` and `handoff` beside their objectives, as a table and a picture
+    #[command(
+        after_help = "Exit code 11 if an objective is missed, 12 if an audit is not clean.\n\nExample:\n  quorate bench timelines target/bench/timelines --plot timelines.svg"
+    )]
+    Timelines {
+        /// JSON files of `--output json`, or directories of them
+        #[arg(required = true)]
+        reports: Vec<PathBuf>,
+        /// Draw all gaps into this SVG file
+        #[arg(long, value_name = "FILE")]
+        plot: Option<PathBuf>,
+    },
+}
+
+/// What `failover` and `handoff` share.
+#[derive(Debug, ClapArgs)]
+pub struct FailoverCommon {
+    /// Partitions whose leaders are hit at once; the gap is the longest of theirs
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub partitions: u32,
+    /// Records a second meanwhile, over all partitions
+    #[arg(long, default_value_t = 1_000.0)]
+    pub rate: f64,
+    /// Bytes of a payload
+    #[arg(long, default_value = "200", value_parser = parse_size)]
+    pub size: usize,
+    /// Draw all gaps into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -57,12 +84,14 @@ pub struct HandoffArgs {
     /// How often
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub repeat: u32,
-    /// Records a second meanwhile
-    #[arg(long, default_value_t = 1_000.0)]
-    pub rate: f64,
-    /// Bytes of a payload
-    #[arg(long, default_value = "200", value_parser = parse_size)]
-    pub size: usize,
+    /// Kill the target with -9 right after the handoff is asked for
+    #[arg(long)]
+    pub target_dies: bool,
+    /// Stop the target (SIGSTOP, with its supervisor) right after the handoff is asked for; it goes on after the gap
+    #[arg(long, conflicts_with = "target_dies")]
+    pub target_stops: bool,
+    #[command(flatten)]
+    pub common: FailoverCommon,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -93,10 +122,22 @@ pub enum FaultName {
     Kill,
     /// kill -9 the leader's node process and its supervisor
     KillWithSupervisor,
+    /// kill -9 the leader's node process and the observer leader at the same instant
+    KillWithObserverLeader,
     /// kill -9 the observer leader
     ObserverLeader,
     /// kill -9 an observer that does not lead
     Observer,
     /// Freeze the file system of the leader's write-ahead log (private cluster, needs root)
     Hang,
+    /// SIGSTOP the leader's node process and supervisor; SIGCONT after the gap
+    Pause,
+    /// Cut the leader's host off from everybody (private cluster, needs root and iproute2)
+    Cut,
+    /// Let nothing in to the leader's host; what it sends arrives (as `cut`)
+    Deaf,
+    /// Cut the leader's host off from the observers only (as `cut`)
+    CutObservers,
+    /// kill -9 every process, and start all again (private cluster)
+    RestartAll,
 }

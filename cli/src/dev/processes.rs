@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use quorate_chaos::layout::NODES;
+use quorate_chaos::network::on_host_of;
 use quorate_chaos::proc::ProcessId;
 use rustix::process::Signal;
 use tokio::process::Command;
@@ -62,7 +63,8 @@ impl<'a> Processes<'a> {
         let path = self.setup.files.output(&member.name);
         let out = File::options().create(true).append(true).open(path).map_err(failed)?;
         let (variable, value) = self.setup.lifeline.environment();
-        let mut child = Command::new(&self.setup.binary)
+        let mut child = self
+            .command(&member)
             .arg(member.verb)
             .arg("--config")
             .arg(self.setup.files.config(&member.name))
@@ -85,6 +87,16 @@ impl<'a> Processes<'a> {
             }
         });
         Ok(())
+    }
+
+    /// This binary, where the member belongs: a data node may have a network of its own.
+    fn command(&self, member: &Member) -> Command {
+        let number = member.name.strip_prefix("node-").and_then(|number| number.parse::<usize>().ok());
+        let host = number.and_then(|number| self.setup.hosts.get(number.checked_sub(1)?));
+        match host {
+            Some(holder) => on_host_of(*holder, &self.setup.binary).into(),
+            None => Command::new(&self.setup.binary),
+        }
     }
 
     async fn next_exit(&mut self) -> (Member, ExitStatus) {

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use quorate_chaos::layout::{Files, Ports, NODES, PORTS};
+use quorate_chaos::layout::{Files, Hosts, Ports, NODES, PORTS};
 use quorate_chaos::lifeline::Lifeline;
 use quorate_chaos::orders;
 use quorate_proto::ids::ClusterId;
@@ -29,6 +29,8 @@ pub struct Setup {
     pub ports: Ports,
     pub lifeline: Lifeline,
     pub binary: PathBuf,
+    /// A process in the network namespace of each data node; empty where all share one.
+    pub hosts: Vec<u32>,
     _lock: File,
 }
 
@@ -41,7 +43,8 @@ impl Setup {
         let files = Files::new(fs::canonicalize(&shown).map_err(|e| io("cannot use", e))?);
         let marker = read_marker(&files, &shown)?;
         let lock = take_lock(&files, &shown)?;
-        let ports = Ports { base: args.port_base };
+        let hosts = if args.hosts.is_empty() { Hosts::One } else { Hosts::Several };
+        let ports = Ports { base: args.port_base, hosts };
         check_ports(ports)?;
         let cluster = match marker {
             Some(cluster) => cluster,
@@ -58,7 +61,7 @@ impl Setup {
         }
         let lifeline = Lifeline::new().map_err(|e| Fail::error(format!("cannot make a pipe: {e}")))?;
         let binary = std::env::current_exe().map_err(|e| Fail::error(format!("where is this binary? {e}")))?;
-        Ok(Self { files, shown, ports, lifeline, binary, _lock: lock })
+        Ok(Self { files, shown, ports, lifeline, binary, hosts: args.hosts.clone(), _lock: lock })
     }
 
     /// Where the logs are, for people.
@@ -139,6 +142,10 @@ fn check_ports(ports: Ports) -> Result<(), Fail> {
     if ports.base.checked_add(PORTS).is_none() || ports.base < 1_024 {
         return Err(Fail::usage(format!("--port-base must lie between 1024 and {}", u16::MAX - PORTS)));
     }
+    if ports.hosts == Hosts::Several {
+        // Networks of their own: nobody else is there, and from here they cannot be listened on.
+        return Ok(());
+    }
     let started = Instant::now();
     loop {
         let taken =
@@ -171,6 +178,15 @@ fn quoted(path: &Path) -> String {
     serde_json::to_string(&path.to_string_lossy()).expect("a string is JSON")
 }
 
+/// Networks that were made for one cluster may carry plain text.
+fn plaintext(ports: Ports) -> &'static str {
+    if ports.hosts == Hosts::Several {
+        "allow_plaintext = true\n"
+    } else {
+        ""
+    }
+}
+
 fn node_config(files: &Files, ports: Ports, cluster: ClusterId, id: u64) -> String {
     let name = format!("node-{id}");
     let observers: Vec<String> =
@@ -178,12 +194,13 @@ fn node_config(files: &Files, ports: Ports, cluster: ClusterId, id: u64) -> Stri
     format!(
         "{HEADER}cluster_id = \"{cluster}\"\nnode_id = {id}\nname = \"{name}\"\nfault_domain = \"{name}\"\n\
          data_dir = {}\nwal_size = \"dev\"\nlisten = \"{}\"\npeer_listen = \"{}\"\nmetrics_listen = \"{}\"\n\
-         log_file = {}\n{MARKS}observers = [\n{}]\n",
+         log_file = {}\n{}{MARKS}observers = [\n{}]\n",
         quoted(&files.data(&name)),
         ports.node(id),
         ports.node_peer(id),
         ports.node_metrics(id),
         quoted(&files.log(&name)),
+        plaintext(ports),
         observers.concat(),
     )
 }
@@ -200,12 +217,13 @@ fn observer_config(files: &Files, ports: Ports, cluster: ClusterId, id: u64) -> 
         .collect();
     format!(
         "{HEADER}cluster_id = \"{cluster}\"\nnode_id = {id}\nname = \"{name}\"\ndata_dir = {}\nlisten = \"{}\"\n\
-         peer_listen = \"{}\"\nmetrics_listen = \"{}\"\nlog_file = {}\n{MARKS}observers = [\n{}]\n",
+         peer_listen = \"{}\"\nmetrics_listen = \"{}\"\nlog_file = {}\n{}{MARKS}observers = [\n{}]\n",
         quoted(&files.data(&name)),
         ports.observer(id),
         ports.observer_peer(id),
         ports.observer_metrics(id),
         quoted(&files.log(&name)),
+        plaintext(ports),
         peers.concat(),
     )
 }
@@ -215,7 +233,12 @@ mod tests {
     use super::*;
 
     fn args(data: &Path, base: u16) -> DevArgs {
-        DevArgs { data: data.to_path_buf(), port_base: base, restart_observers: crate::args::Restart(None) }
+        DevArgs {
+            data: data.to_path_buf(),
+            port_base: base,
+            restart_observers: crate::args::Restart(None),
+            hosts: Vec::new(),
+        }
     }
 
     #[test]
