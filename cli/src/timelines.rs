@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use quorate_chaos::bench::plot::svg;
-use quorate_chaos::bench::timelines::{parse, read, shown, Row, Verdict};
+use quorate_chaos::bench::timelines::{parse, read, Row, Verdict};
 use quorate_chaos::bench::Report;
 use serde_json::{json, Value};
 
@@ -39,21 +39,29 @@ fn draw(rows: &[Row], plot: &Path) -> Result<(), Fail> {
     std::fs::write(plot, svg(rows)).map_err(|e| Fail::error(format!("{}: {e}", plot.display())))
 }
 
+/// Milliseconds in few digits: the table is 80 columns wide.
+fn figure(ms: f64) -> String {
+    if ms < 100.0 {
+        format!("{ms:.1}")
+    } else {
+        format!("{ms:.0}")
+    }
+}
+
 fn objective(row: &Row) -> String {
-    let limit = |ms: f64| if ms < 1_000.0 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1_000.0) };
-    let p99 = limit(row.objective.p99_ms);
-    row.objective.p50_ms.map_or_else(|| p99.clone(), |p50| format!("{} / {p99}", limit(p50)))
+    let p99 = format!("{:.0}", row.objective.p99_ms);
+    row.objective.p50_ms.map_or_else(|| p99.clone(), |p50| format!("{p50:.0}/{p99}"))
 }
 
 fn show(rows: &[Row], output: &Output) {
     let line = |row: &Row| {
         let gaps = &row.gaps;
         let repeats = gaps.all.len().to_string();
-        let [p50, p99, max] = [gaps.p50, gaps.p99, gaps.max].map(shown);
+        let [p50, p99, max] = [gaps.p50, gaps.p99, gaps.max].map(figure);
         vec![row.event(), repeats, p50, p99, max, objective(row), row.verdict().name().to_owned()]
     };
-    let header = ["event", "n", "p50", "p99", "max", "objective", "verdict"];
-    output.table(&header, rows.iter().map(line).collect(), &[1, 2, 3, 4]);
+    let header = ["event", "n", "p50 ms", "p99", "max", "objective", "verdict"];
+    output.table(&header, rows.iter().map(line).collect(), &[1, 2, 3, 4, 5]);
 }
 
 fn value(row: &Row) -> Value {
