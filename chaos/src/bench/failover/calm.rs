@@ -17,9 +17,8 @@ const PAUSE: Duration = Duration::from_millis(60);
 /// Longest wait for the condition.
 const GIVE_UP: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(50);
-/// A handoff's target is fit again 30 s after the observers last saw it at fault (H1), which may be some seconds after
-/// the fault.
-const FIT_AGAIN: Duration = Duration::from_secs(33);
+/// A handoff's target is fit again 30 s after the observers last saw it at fault (H1).
+const FIT_AGAIN: Duration = Duration::from_secs(31);
 
 /// The cluster right before a fault.
 pub(super) struct Stage {
@@ -38,15 +37,25 @@ impl Stage {
 }
 
 impl Series<'_> {
-    /// Waits until three replicas of each partition are healthy, every node is up, one observer leads, and
-    /// acknowledgements of every partition flow without a pause.
-    pub(super) async fn calm(&self) -> Result<Stage, Error> {
+    /// Waits until three replicas of each partition are healthy and every node is up.
+    pub(super) async fn whole(&mut self) -> Result<Vec<PartitionDescription>, Error> {
+        let mut partitions = Vec::new();
+        for number in 0..self.settings.partitions {
+            partitions.push(self.bench.view.healthy(&self.bench.topic, number).await?);
+        }
+        // From here on the observers see no fault of it any more.
+        if let Some(node) = self.recovering.take() {
+            self.harmed.insert(node, Instant::now());
+        }
+        Ok(partitions)
+    }
+
+    /// Waits until the cluster is whole, one observer leads, and acknowledgements of every partition flow without a
+    /// pause.
+    pub(super) async fn calm(&mut self) -> Result<Stage, Error> {
         let started = Instant::now();
         loop {
-            let mut partitions = Vec::new();
-            for number in 0..self.settings.partitions {
-                partitions.push(self.bench.view.healthy(&self.bench.topic, number).await?);
-            }
+            let partitions = self.whole().await?;
             let nodes = self.bench.view.nodes().await?;
             let led = nodes.iter().filter(|node| node.role == "observer" && node.state == "leader").count() == 1;
             if led && self.quiet().await {
@@ -121,23 +130,28 @@ impl Series<'_> {
         if !self.settings.fault.planned() {
             return Ok(None);
         }
-        let partition = self.bench.view.healthy(&self.bench.topic, 0).await?;
-        let nodes: Vec<u64> = partition.replicas.iter().map(|replica| replica.node).collect();
-        let at = nodes.iter().position(|node| *node == partition.leader_node).unwrap_or_default();
-        let others: Vec<u64> = (1..nodes.len()).map(|step| nodes[(at + step) % nodes.len()]).collect();
-        let oldest = |node: &&u64| self.harmed.get(node).map(Instant::elapsed).map_or(Duration::MAX, |ago| ago);
-        let chosen = match self.settings.fault {
-            Fault::Handoff => others.first(),
-            // The first of several that never were harmed.
-            _ => others.iter().rev().max_by_key(oldest),
-        };
-        let chosen = *chosen.ok_or_else(|| Error::new("the partition has one replica: nothing to hand over to"))?;
-        if !self.fit(chosen) {
-            (self.tell)("waiting until a node is fit to be a handoff's target again: 30 s after its last fault");
-        }
-        while !self.fit(chosen) {
+        let mut waiting = false;
+        loop {
+            // Looked up anew each time: meanwhile the leader may move.
+            let partition = self.bench.view.healthy(&self.bench.topic, 0).await?;
+            let nodes: Vec<u64> = partition.replicas.iter().map(|replica| replica.node).collect();
+            let at = nodes.iter().position(|node| *node == partition.leader_node).unwrap_or_default();
+            let others: Vec<u64> = (1..nodes.len()).map(|step| nodes[(at + step) % nodes.len()]).collect();
+            let rested = |node: &&u64| self.harmed.get(node).map_or(Duration::MAX, Instant::elapsed);
+            let chosen = match self.settings.fault {
+                Fault::Handoff => others.first(),
+                // The first of several that never were harmed.
+                _ => others.iter().rev().max_by_key(rested),
+            };
+            let chosen = *chosen.ok_or_else(|| Error::new("the partition has one replica: nothing to hand over to"))?;
+            if self.fit(chosen) {
+                return Ok(Some(chosen));
+            }
+            if !waiting {
+                (self.tell)("waiting until a node is fit to be a handoff's target again: 30 s after its last fault");
+            }
+            waiting = true;
             tokio::time::sleep(POLL).await;
         }
-        Ok(Some(chosen))
     }
 }

@@ -93,9 +93,7 @@ impl Series<'_> {
     }
 
     pub(super) async fn inflict(&mut self, stage: &Stage, aim: &Aim) -> Result<Wound, Error> {
-        if let Some(node) = aim.node {
-            self.harmed.insert(node, Instant::now());
-        }
+        self.recovering = aim.node;
         let leader = stage.leader();
         match self.settings.fault {
             Fault::Kill
@@ -117,7 +115,7 @@ impl Series<'_> {
     }
 
     /// Undoes what does not pass by itself.
-    pub(super) fn heal(&mut self, aim: &Aim) -> Result<(), Error> {
+    pub(super) fn heal(&self, aim: &Aim) -> Result<(), Error> {
         if matches!(self.settings.fault, Fault::Pause | Fault::HandoffTargetStops) {
             // The node first: its supervisor would take a stopped one for alive all the same.
             for process in aim.processes.iter().rev() {
@@ -129,9 +127,6 @@ impl Series<'_> {
         }
         if let (Fault::Cut | Fault::Deaf | Fault::CutObservers, Some(node)) = (self.settings.fault, aim.node) {
             self.bench.networks()?.heal(node)?;
-        }
-        if let Some(node) = aim.node {
-            self.harmed.insert(node, Instant::now());
         }
         Ok(())
     }

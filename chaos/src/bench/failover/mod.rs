@@ -57,6 +57,8 @@ struct Series<'a> {
     void: u32,
     /// When each data node last had a fault: it is no target of a handoff for a while (H1).
     harmed: BTreeMap<u64, Instant>,
+    /// The one whose fault is not over yet.
+    recovering: Option<u64>,
 }
 
 /// Measures. A fault before which the leader had moved is void and repeated.
@@ -87,7 +89,7 @@ pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_
     let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
     let run = load.run.clone();
     let (measured, harmed) = (Vec::new(), BTreeMap::new());
-    let mut series = Series { bench, run, settings, tell, measured, void: 0, harmed };
+    let mut series = Series { bench, run, settings, tell, measured, void: 0, harmed, recovering: None };
     if let Err(error) = series.repeat().await {
         // Ends the load while the cluster is still there: it must not go on without its runtime.
         let _ = load.stop().await;
@@ -137,6 +139,7 @@ impl Series<'_> {
     /// One fault, from calm to calm. `None`: it does not count.
     async fn one(&mut self) -> Result<Option<Measured>, Error> {
         let fault = self.settings.fault;
+        self.whole().await?;
         if fault.concerns_leader() {
             self.gather().await?;
         }
