@@ -124,7 +124,7 @@ impl Series<'_> {
         self.harmed.get(&node).is_none_or(|at| at.elapsed() > FIT_AGAIN)
     }
 
-    /// The node to hand over to: the next one by number, and where targets are harmed the one that has had the longest
+    /// The node to hand over to: the next one by number that is fit, and where targets are harmed the one that has had the longest
     /// time to recover, once it has. `None` where nothing is handed over.
     pub(super) async fn unharmed_target(&self) -> Result<Option<u64>, Error> {
         if !self.settings.fault.planned() {
@@ -139,7 +139,7 @@ impl Series<'_> {
             let others: Vec<u64> = (1..nodes.len()).map(|step| nodes[(at + step) % nodes.len()]).collect();
             let rested = |node: &&u64| self.harmed.get(node).map_or(Duration::MAX, Instant::elapsed);
             let chosen = match self.settings.fault {
-                Fault::Handoff => others.first(),
+                Fault::Handoff => others.iter().find(|node| self.fit(**node)).or(others.first()),
                 // The first of several that never were harmed.
                 _ => others.iter().rev().max_by_key(rested),
             };

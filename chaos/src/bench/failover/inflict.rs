@@ -15,12 +15,14 @@ use crate::Error;
 
 /// When, after a handoff is asked for, its target is hit: one after the other, so that every step of it is.
 const HITS: [Duration; 5] = [
-    Duration::from_millis(2),
     Duration::from_millis(5),
-    Duration::from_millis(9),
-    Duration::from_millis(14),
+    Duration::from_millis(8),
+    Duration::from_millis(11),
+    Duration::from_millis(15),
     Duration::from_millis(20),
 ];
+/// A target that was hit before the observers looked at the request makes all that follow come later by this.
+const LATER: Duration = Duration::from_millis(3);
 
 /// A refusal by the rules of H1 comes at once; one that takes longer tells how a handoff ended that had begun.
 const GATE: Duration = Duration::from_millis(300);
@@ -139,7 +141,7 @@ impl Series<'_> {
             Fault::HandoffTargetStops => Some(Signal::STOP),
             _ => None,
         };
-        let after = HITS[(self.measured.len() + self.void as usize) % HITS.len()];
+        let after = HITS[self.measured.len() % HITS.len()] + LATER * self.void;
         let began = Instant::now();
         let asked = stage.partitions.iter().map(|partition| async move {
             let answer = self.hand_over(partition.partition, target).await;

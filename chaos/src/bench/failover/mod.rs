@@ -167,6 +167,10 @@ impl Series<'_> {
         let healed = self.heal(&aim);
         let (wound, gap) = (wound?, gap?);
         healed?;
+        if let (true, Some(target)) = (wound.void, target) {
+            // The observers saw it at fault, whatever that was.
+            self.harmed.insert(target, Instant::now());
+        }
         let Some((partition, gap)) = gap else { return Ok(None) };
         let span = wound.counted_from.map_or(gap.length(), |from| gap.to.saturating_sub(from));
         let phases = self.record_of(&stage, partition, known).await?;
