@@ -9,7 +9,7 @@ use quorate_consensus::policy::Policy;
 use quorate_consensus::replica::ObserverLoss;
 use quorate_consensus::timing::Timing;
 use quorate_proto::control::{Hello, LockProof};
-use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId};
+use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId, Term};
 use quorate_proto::time::BootTime;
 
 use crate::disk::Disk;
@@ -39,7 +39,7 @@ pub struct Process<P: Policy> {
     /// Last word of F1 per group, as readers on other threads see it.
     pub serve_until: BTreeMap<GroupId, BootTime>,
     /// Term that this word was last published in.
-    pub terms: BTreeMap<GroupId, quorate_proto::ids::Term>,
+    pub terms: BTreeMap<GroupId, Term>,
     /// A turn that was stopped in its middle.
     pub open_turn: Option<OpenTurn>,
     /// SIGTERM came.
@@ -82,6 +82,8 @@ pub struct DataNode<P: Policy> {
     pub tight: bool,
     /// What it does when the observers are gone.
     pub loss: ObserverLoss,
+    /// Checkpoints that this process made; which of them survives is told by the log.
+    pub made: BTreeMap<GroupId, (LogIndex, Term, Bytes)>,
     /// How often the host lost its power.
     pub boots: u64,
     /// What logs held that are gone on purpose: term by index, and everything before the first index was compacted.
@@ -108,6 +110,7 @@ impl<P: Policy> DataNode<P> {
             stop_inside: None,
             tight: false,
             loss: ObserverLoss::default(),
+            made: BTreeMap::new(),
             boots: 0,
             wipes: 0,
             former: BTreeMap::new(),
@@ -179,6 +182,7 @@ impl<P: Policy> DataNode<P> {
             let held = log.entries.values().map(|entry| (entry.index, entry.term)).collect();
             self.former.insert(group, held);
         }
+        self.made.remove(&group);
         self.disk.forget(group);
         self.segments.remove(&group);
     }
@@ -192,10 +196,11 @@ impl<P: Policy> DataNode<P> {
         })
     }
 
-    /// The newest durable checkpoint of a group.
+    /// The newest checkpoint of a group in the storage: the log need not name it yet.
     #[must_use]
-    pub fn checkpoint(&self, group: GroupId) -> Option<(LogIndex, quorate_proto::ids::Term, Bytes)> {
-        self.disk.group(group)?.pairs.get(CHECKPOINT).map(decode_checkpoint)
+    pub fn checkpoint(&self, group: GroupId) -> Option<(LogIndex, Term, Bytes)> {
+        let durable = self.disk.group(group).and_then(|log| log.pairs.get(CHECKPOINT)).map(decode_checkpoint);
+        durable.into_iter().chain(self.made.get(&group).cloned()).max_by_key(|(index, ..)| *index)
     }
 
     /// As it registers.

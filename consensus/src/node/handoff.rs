@@ -305,20 +305,29 @@ impl<P: Policy> PartitionReplica<P> {
             Stage::Released => "the target did not take over",
             Stage::Forwarding(_) => "the new leader did not answer what was forwarded",
         };
-        turn.out.push(NodeEffect::Note { group: self.group(), note: Note::HandoffFailed(why) });
-        self.report_now = true;
-        self.end_handoff(turn);
+        self.call_handoff_off(why, turn);
     }
 
-    /// The connection to `node` broke: what was forwarded there has an unknown fate.
+    /// The connection to `node` broke. What was forwarded there has an unknown fate; and nobody is handed over to a
+    /// target that is gone: before the release the leader simply goes on.
     pub(super) fn handoff_peer_lost(&mut self, node: NodeId, turn: &mut Turn<'_>) {
         let Some(leaving) = self.handoff.leaving.as_mut() else { return };
-        if let Stage::Forwarding(winner) = leaving.stage {
-            if self.nodes.get(&winner) == Some(&node) {
+        match leaving.stage {
+            Stage::Forwarding(winner) if self.nodes.get(&winner) == Some(&node) => {
                 let lost = std::mem::take(&mut leaving.sent);
                 self.answer_lost(lost, turn);
             }
+            Stage::Committing if self.nodes.get(&leaving.permit.candidate) == Some(&node) => {
+                self.call_handoff_off("the target is gone: the leader goes on", turn);
+            }
+            _ => {}
         }
+    }
+
+    fn call_handoff_off(&mut self, why: &'static str, turn: &mut Turn<'_>) {
+        turn.out.push(NodeEffect::Note { group: self.group(), note: Note::HandoffFailed(why) });
+        self.report_now = true;
+        self.end_handoff(turn);
     }
 
     /// Ends it; whoever still waits hears that no leader is known here, or, if it was forwarded, that its fate is open.

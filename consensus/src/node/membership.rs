@@ -4,7 +4,7 @@
 //! differ and no step is under way (`replica/membership.rs`), and reports how far it is.
 
 use quorate_proto::control::{Assignment, ChangeReport};
-use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
+use quorate_proto::ids::{GroupId, LogIndex, NodeId, ReplicaId};
 use quorate_proto::time::BootTime;
 
 use super::dispatch::NodeCore;
@@ -62,8 +62,11 @@ impl<P: Policy> PartitionReplica<P> {
     /// A follower needs a snapshot. One that became a member after the last checkpoint could not take it (raft-rs
     /// ignores a snapshot whose membership lacks the receiver): a newer checkpoint comes first, and Raft asks again.
     pub(super) fn build_snapshot(&mut self, to: ReplicaId, turn: &mut Turn<'_>) {
-        let conf = self.replica.membership_at(self.checkpoints.durable());
-        let known = [&conf.voters, &conf.learners, &conf.voters_outgoing].iter().any(|ids| ids.contains(&to.get()));
+        let durable = self.checkpoints.durable();
+        let conf = self.replica.membership_at(durable);
+        // A young partition has no checkpoint at all.
+        let known = durable > LogIndex::ZERO
+            && [&conf.voters, &conf.learners, &conf.voters_outgoing].iter().any(|ids| ids.contains(&to.get()));
         if known {
             self.building.insert(to);
             turn.out.push(NodeEffect::BuildSnapshot { group: self.group(), to });

@@ -280,10 +280,14 @@ impl<P: Policy> ObserverCore<P> {
     }
 
     fn not_moved(&self, group: GroupId, moving: &Move, term: Term, released: bool) -> Refusal {
-        let to = self.directory.node(moving.to).map_or_else(String::new, |n| n.registered.name.clone());
+        let target = self.directory.node(moving.to);
+        let to = target.map_or_else(String::new, |n| n.registered.name.clone());
         let (reason, what, action) = if released {
             let what = format!("the target did not take over from the leader of {term}; another one is elected");
             (Reason::Handoff, what, "see `quorate partition describe`, then repeat the call")
+        } else if !target.is_some_and(crate::directory::Node::is_live) {
+            let what = "the target died before it could take over: the leader goes on".to_owned();
+            (Reason::Handoff, what, "name another target, or wait until the node is back for 30 s")
         } else {
             let what = "the target lagged or the last entries did not commit within 1 s: the leader goes on".to_owned();
             (Reason::Lagging, what, "repeat the call when the load is lower or the target is faster")

@@ -66,6 +66,7 @@ impl<P: Policy> World<P> {
             }
             NodeEffect::Checkpoint { group, index, term, state } => {
                 let value = encode_checkpoint(index, term, &state);
+                self.node_mut(id).made.insert(group, (index, term, state));
                 let event = NodeEvent::Checkpointed { group, index, puts: vec![(CHECKPOINT, value)] };
                 self.coverage.count("checkpoints");
                 self.storage_answers(id, event);
@@ -197,7 +198,14 @@ impl<P: Policy> World<P> {
             Lane::Snapshot => 2,
         };
         let kind = envelope.message.get_msg_type();
-        self.trace.line(self.now, format_args!("{a} → {b} {kind:?} {}", envelope.group));
+        let m = &envelope.message;
+        let refused = if m.reject { format!(" refused, has {}", m.reject_hint) } else { String::new() };
+        let wants = if m.request_snapshot > 0 { " wants a snapshot" } else { "" };
+        let (group, entries) = (envelope.group, m.entries.len());
+        self.trace.line(
+            self.now,
+            format_args!("{a} → {b} {kind:?} {group} to {} at {}+{entries}{refused}{wants}", envelope.to, m.index),
+        );
         let arrivals = self.net.datagram(&mut self.chance, self.now, a, b, number);
         if lane == Lane::Snapshot {
             let event = NodeEvent::SnapshotSent { group: envelope.group, to: envelope.to, ok: !arrivals.is_empty() };
@@ -230,7 +238,12 @@ impl<P: Policy> World<P> {
 
     fn build_snapshot(&mut self, id: NodeId, group: GroupId, to: ReplicaId) {
         self.coverage.count("snapshots built");
-        let Some((index, term, data)) = self.nodes[&id].checkpoint(group) else { return };
+        let Some((index, term, data)) = self.nodes[&id].checkpoint(group) else {
+            let what = format!("node-{} is to build a snapshot of {group} and has no checkpoint of it", id.0);
+            let violation = Violation::new("snapshots arrive whole", self.now, what);
+            self.check(Err(violation));
+            return;
+        };
         let conf_state = raft::eraftpb::ConfState::default();
         self.storage_answers(id, NodeEvent::SnapshotBuilt { group, to, index, term, conf_state, data });
     }
@@ -250,7 +263,9 @@ impl<P: Policy> World<P> {
             let result = self.checkers.offsets.applied(self.now, group, (id, own), entry);
             self.check(result);
         }
-        self.node_mut(id).segments.insert(group, parcel.segments);
+        let node = self.node_mut(id);
+        node.segments.insert(group, parcel.segments);
+        node.made.remove(&group);
         let puts = vec![(CHECKPOINT, encode_checkpoint(index, term, &data))];
         self.storage_answers(id, NodeEvent::SnapshotInstalled { group, index, image, puts });
     }

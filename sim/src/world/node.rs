@@ -47,6 +47,7 @@ impl<P: Policy> World<P> {
         node.paused_until = None;
         node.stop_inside = None;
         node.parcels.clear();
+        node.made.clear();
         if (1..in_flight).contains(&keep) {
             self.coverage.count("torn writes");
         }

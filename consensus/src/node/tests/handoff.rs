@@ -5,6 +5,7 @@ use quorate_proto::ids::NodeId;
 use quorate_proto::refusal::Reason;
 
 use super::harness::{batch, Cluster, GROUP};
+use crate::node::NodeEvent;
 
 fn cut_off(cluster: &mut Cluster, id: u64) {
     for other in (1..=3).filter(|other| *other != id) {
@@ -76,6 +77,24 @@ fn a_target_that_lags_stops_nothing_the_leader_goes_on_with_what_it_held() {
     cluster.advance(1_100);
     assert_eq!(cluster.receipt(1, held).base_offset, 1);
     assert_eq!((cluster.report(1).role, cluster.report(1).term), (Role::Leader, term));
+}
+
+#[test]
+fn a_target_that_dies_before_the_release_costs_nothing() {
+    let mut cluster = Cluster::led();
+    cut_off(&mut cluster, 2);
+    cluster.publish(1, batch(0, 0, 1));
+    cluster.settle();
+    let term = cluster.report(1).term;
+    cluster.plan(1, 2);
+    let held = cluster.publish(1, batch(0, 1, 1));
+    cluster.event(1, NodeEvent::PeerLost(NodeId(3)));
+    cluster.settle();
+    assert!(cluster.answer(1, held).is_none(), "the target has not everything yet, and another peer is no reason");
+    cluster.event(1, NodeEvent::PeerLost(NodeId(2)));
+    cluster.settle();
+    assert_eq!(cluster.receipt(1, held).base_offset, 1, "at once, not after the deadline");
+    assert_eq!((cluster.report(1).term, cluster.report(1).role), (term, Role::Leader));
 }
 
 #[test]
