@@ -19,4 +19,4 @@ pub mod services;
 
 pub use config::ObserverConfig;
 pub use error::ObserverError;
-pub use node::run_observer;
+pub use node::{run_observer, Ended};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, PermitKind, ReplicaReport, Role, Room};
+use quorate_proto::control::{Attendance, Heartbeat, LastHeard, ObserverInfo, PermitKind, ReplicaReport, Role, Room};
 use quorate_proto::ids::{LogIndex, PartitionNo, Ticket};
 use quorate_proto::time::LogTime;
 
@@ -100,7 +100,8 @@ impl Stage {
     fn table(&mut self, observer: u64, ages: &[(u64, u64)]) {
         let nodes = ages.iter().map(|(n, age)| (NodeId(*n), Incarnation(1), MS(*age))).collect();
         let observer = ObserverInfo { node: NodeId(observer), ..ObserverInfo::default() };
-        self.view.table(LastHeard { observer, wall: LogTime(1), nodes }, self.now);
+        let table = LastHeard { observer, wall: LogTime(1), nodes, attendance: Attendance::default() };
+        self.view.table(table, self.now);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use quorate_proto::control::ObserverInfo;
-use quorate_proto::ids::{ClusterId, Incarnation, NodeId, ReplicaId};
+use quorate_proto::control::{Memory, ObserverInfo};
+use quorate_proto::ids::{ClusterId, DiskId, Incarnation, NodeId, ReplicaId};
 
 use crate::space::Marks;
 use crate::timing::Timing;
@@ -25,6 +25,10 @@ pub struct ObserverConfig {
     pub snapshot_entries: u64,
     /// Free space at which the observer changes what it does (B5).
     pub marks: Marks,
+    /// Its disk: another one is another memory (M1).
+    pub disk: DiskId,
+    /// What its log is worth (B2); not [`Memory::Sound`]: it votes only after all others answered.
+    pub memory: Memory,
 }
 
 /// Default of [`ObserverConfig::snapshot_entries`]: a restart replays in milliseconds, the log stays below a few MiB.
@@ -35,7 +39,8 @@ impl ObserverConfig {
     #[must_use]
     pub fn new(cluster: ClusterId, me: ObserverInfo, members: Vec<NodeId>, seed: u64) -> Self {
         let (timing, marks) = (Timing::default(), Marks::default());
-        Self { cluster, me, members, timing, seed, snapshot_entries: SNAPSHOT_ENTRIES, marks }
+        let (disk, memory) = (DiskId::NONE, Memory::Sound);
+        Self { cluster, me, members, timing, seed, snapshot_entries: SNAPSHOT_ENTRIES, marks, disk, memory }
     }
 
     /// This observer.

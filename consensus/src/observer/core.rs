@@ -12,6 +12,7 @@ use quorate_proto::refusal::Refusal;
 use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::Reason;
 
+use super::attendance::Memories;
 use super::clock::ClusterClock;
 use super::config::{observer_of, replica_of, ObserverConfig, StartError};
 use super::disk::Disk;
@@ -68,6 +69,7 @@ pub struct ObserverCore<P: Policy = Production> {
     pub(super) restoring: Option<(LogIndex, Box<Directory>)>,
     pub(super) failed: bool,
     pub(super) disk: Disk,
+    pub(super) memories: Memories,
 }
 
 impl<P: Policy> ObserverCore<P> {
@@ -125,6 +127,7 @@ impl<P: Policy> ObserverCore<P> {
             restoring: None,
             failed: false,
             disk: Disk::default(),
+            memories: Memories::new(cfg.memory),
             cfg,
         })
     }
@@ -194,7 +197,7 @@ impl<P: Policy> ObserverCore<P> {
     #[must_use]
     pub fn me(&self) -> ObserverInfo {
         let (room, stalled) = (self.disk.room(), self.disk.stalled());
-        ObserverInfo { room, stalled, ..self.cfg.me.clone() }
+        ObserverInfo { room, stalled, memory: self.memory(), ..self.cfg.me.clone() }
     }
 
     /// The protocol's durations.
@@ -287,7 +290,8 @@ impl<P: Policy> ObserverCore<P> {
             ReplicaEffect::BuildSnapshot { to } => self.build_snapshot(now, to),
             ReplicaEffect::ReadReady { read, index } => self.leases.confirmed(read, index),
             ReplicaEffect::ReadLost { read } => self.leases.lost(read),
-            ReplicaEffect::Quarantine(reason) => self.fail(reason, out),
+            // Its log contradicts what the others know: it is not to be trusted, but no reason to stay away.
+            ReplicaEffect::Quarantine(reason) => self.forget_all(reason, out),
             ReplicaEffect::Note(note) => out.push(ObserverEffect::Note(note)),
             // Leadership is looked at after every event; the rest belongs to governed groups.
             ReplicaEffect::RoleChanged { .. }
@@ -309,7 +313,9 @@ impl<P: Policy> ObserverCore<P> {
         }
         self.next_round = now + self.cfg.timing.arbiter_tick;
         let nodes = self.view.own_table(&self.directory, now);
-        out.push(ObserverEffect::Gossip(LastHeard { observer: self.me(), wall, nodes }));
+        self.remember(now, out);
+        let attendance = self.attendance();
+        out.push(ObserverEffect::Gossip(LastHeard { observer: self.me(), wall, nodes, attendance }));
         if self.leading {
             self.round(now, out);
         }
@@ -320,6 +326,7 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         self.clock.observe(table.observer.node, table.wall, now);
+        self.attended(now, &table, out);
         let before = self.view.suspects(&self.directory, now);
         self.view.table(table, now);
         if self.leading && self.view.suspects(&self.directory, now) != before {
@@ -346,6 +353,12 @@ impl<P: Policy> ObserverCore<P> {
     pub(super) fn fail(&mut self, reason: String, out: &mut Out) {
         self.failed = true;
         out.push(ObserverEffect::Fatal(reason));
+    }
+
+    fn forget_all(&mut self, reason: String, out: &mut Out) {
+        self.failed = true;
+        let above = self.cfg.incarnation();
+        out.push(ObserverEffect::StartAgain { above, forgot: Some(reason) });
     }
 
     fn observe_leadership(&mut self, now: BootTime, out: &mut Out) {
@@ -378,7 +391,7 @@ fn replica_config(cfg: &ObserverConfig, now: BootTime) -> ReplicaConfig {
         mode: Mode::SelfElecting,
         election_ticks: min + drawn,
         started: now,
-        suspect_log: false,
+        suspect_log: cfg.memory != quorate_proto::control::Memory::Sound,
         observer_loss: ObserverLoss::default(),
         cache_bytes: CACHE_BYTES,
         first_write: PersistId(1),

@@ -1,8 +1,8 @@
 //! What an observer's core asks its shell to do, in order.
 
 use bytes::Bytes;
-use quorate_proto::control::{LastHeard, Room, SessionDown};
-use quorate_proto::ids::{DirectoryVersion, LogIndex, NodeId, Term, Ticket};
+use quorate_proto::control::{LastHeard, Memory, Room, SessionDown};
+use quorate_proto::ids::{DirectoryVersion, Incarnation, LogIndex, NodeId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
 
 use crate::effect::{Note, PersistWrite};
@@ -72,6 +72,20 @@ pub enum ObserverEffect {
     },
     /// This observer can't go on (its log or a command of it means nothing to this software): stop the process.
     Fatal(String),
+    /// Its memory (B2): tell the operator. A sound one needs no marker any more at the next start.
+    Memory {
+        /// What its log is worth.
+        memory: Memory,
+        /// What that means now.
+        text: String,
+    },
+    /// End this life and start anew, with an incarnation greater than this one.
+    StartAgain {
+        /// The incarnation to exceed.
+        above: Incarnation,
+        /// Its log is not to be trusted, for this reason: the next start must know.
+        forgot: Option<String>,
+    },
     /// Who leads the observers changed.
     LeaderChanged {
         /// Who.

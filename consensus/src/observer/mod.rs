@@ -6,6 +6,7 @@
 //! ```
 
 mod apply;
+mod attendance;
 mod break_glass;
 mod clock;
 mod config;

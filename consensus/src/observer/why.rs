@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{Role, Room};
+use quorate_proto::control::{Memory, Role, Room};
 use quorate_proto::ids::{GroupId, NodeId, ReplicaId};
 use quorate_proto::time::BootTime;
 
@@ -45,6 +45,8 @@ impl<P: Policy> ObserverCore<P> {
             leader: self.known_leader.map(name),
             total: self.cfg.members.len(),
             unheard: others.filter(|id| !fresh(*id)).map(name).collect(),
+            forgetful: self.forgetful(now).into_iter().map(|(id, memory)| (name(id), memory)).collect(),
+            waits_for: (self.memory() != Memory::Sound).then(|| self.waits_for(now)),
         }
     }
 

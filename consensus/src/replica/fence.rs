@@ -97,8 +97,8 @@ impl<P: Policy> Replica<P> {
         if !leads && self.installing.is_some() {
             return;
         }
-        if !leads && !self.governed() && self.held {
-            // Its vote for itself would hang with its disk.
+        if !leads && !self.governed() && (self.held || !self.may_stand()) {
+            // Its vote for itself would hang with its disk, or rest on what it forgot (B2).
             self.raw.raft.election_elapsed = 0;
             return;
         }

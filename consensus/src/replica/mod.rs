@@ -33,6 +33,7 @@ mod outbox;
 mod reads;
 mod ready;
 mod receive;
+mod rejoin;
 mod report;
 mod room;
 mod storage;
@@ -63,6 +64,7 @@ use gate::{AckBook, Facts, Permits};
 use lead::Lead;
 use outbox::Outbox;
 use reads::Reads;
+use rejoin::Rejoin;
 use report::Flags;
 use storage::LogStore;
 use vote::Candidacy;
@@ -136,6 +138,8 @@ pub struct Replica<P: Policy = Production> {
     restored_term: Term,
     /// Where a suspect log is sound again once it is flushed.
     caught_up_at: Option<(Term, u64)>,
+    /// Self-electing groups: what the others told a suspect replica.
+    rejoin: Rejoin,
 
     lead: Option<Lead>,
     own_release: Option<(Term, BootTime)>,
@@ -220,6 +224,7 @@ impl<P: Policy> Replica<P> {
             first_pushed: None,
             restored_term: Term(hard_state.term),
             caught_up_at: None,
+            rejoin: Rejoin::default(),
             lead: None,
             own_release: None,
             resigned_for_fence: None,

@@ -66,6 +66,7 @@ impl<P: Policy> Replica<P> {
             return;
         }
         self.outbox.flushed(id);
+        self.sealed(id, out);
         self.settle(now, out);
         self.drive(now, out);
     }
@@ -100,7 +101,7 @@ impl<P: Policy> Replica<P> {
             }
         }
         self.advance_applied();
-        self.clear_suspicion(out);
+        self.clear_suspicion(now, out);
         self.emit_wants(out);
         let floor = self.raw.raft.raft_log.applied.min(self.ready_mark);
         self.raw.mut_store().evict(floor);
@@ -145,6 +146,9 @@ impl<P: Policy> Replica<P> {
         // B2: under such a permit the longest log was chosen, whatever it lost: it is the truth from here on.
         let kind = self.candidacy.as_ref().and_then(|c| c.permit.as_ref()).map(|permit| permit.kind);
         self.suspect &= kind.is_none_or(|kind| kind == PermitKind::Normal);
+        if !self.governed() && self.suspect {
+            self.remembers(out);
+        }
         // Winning consumes the permit (P1).
         self.permits.spend(epoch);
         self.leader_won = (term, epoch);

@@ -45,7 +45,9 @@ impl<P: Policy> Replica<P> {
             M::MsgAppendResponse | M::MsgHeartbeatResponse => self.response(now, envelope, out),
             M::MsgTimeoutNow if self.governed() => self.time_out_now(now, envelope, out),
             // An observer that gives its leadership away: only the leader itself, in its own term.
-            M::MsgTimeoutNow if self.is_led_by(&envelope) && !self.held => self.step(envelope.message, out),
+            M::MsgTimeoutNow if self.is_led_by(&envelope) && !self.held && self.may_stand() => {
+                self.step(envelope.message, out);
+            }
             _ => Self::note(out, Note::Dropped("kind")),
         }
         self.drive(now, out);
@@ -140,6 +142,10 @@ impl<P: Policy> Replica<P> {
     }
 
     fn leader_message(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
+        if !self.may_follow(&envelope) {
+            Self::note(out, Note::Dropped("suspect"));
+            return;
+        }
         let (from, incarnation) = (envelope.from, envelope.from_incarnation);
         let (stamp, won_epoch, message) = (envelope.stamp, envelope.won_epoch, envelope.message);
         let (kind, term) = (message.get_msg_type(), Term(message.term));
@@ -182,25 +188,31 @@ impl<P: Policy> Replica<P> {
         let first = *self.first_leader_term.get_or_insert(term);
         // B2: only a leader elected after this start probes the true end of a log that lost its tail.
         let since_start = self.first_pushed.is_some_and(|epoch| won_epoch >= epoch);
-        let elected_since = since_start || term > first.max(self.restored_term);
+        let elected_since = !self.governed() || since_start || term > first.max(self.restored_term);
         let proves = self.suspect && elected_since && kind == MessageType::MsgAppend;
         let (anchor, reaches) = ((message.index, message.log_term), message.index + message.entries.len() as u64);
         let proves = proves && reaches >= message.commit;
+        let commit = message.commit;
         self.step(message, out);
+        let proves = proves && (self.governed() || self.commits_own_term(commit));
         if proves && self.raw.raft.raft_log.match_term(anchor.0, anchor.1) {
             self.caught_up_at = Some((term, reaches));
         }
     }
 
     /// B2: a suspect log that has flushed everything up to the commit index of a leader elected since is sound again.
-    pub(super) fn clear_suspicion(&mut self, out: &mut Out) {
+    pub(super) fn clear_suspicion(&mut self, now: BootTime, out: &mut Out) {
         let Some((term, index)) = self.caught_up_at else { return };
         if self.term() != term {
             self.caught_up_at = None;
         } else if self.raw.raft.raft_log.persisted >= index {
             self.caught_up_at = None;
-            self.suspect = false;
-            out.push(ReplicaEffect::ReportNow);
+            if self.governed() {
+                self.suspect = false;
+                out.push(ReplicaEffect::ReportNow);
+            } else {
+                self.caught_up_alone(now, out);
+            }
         }
     }
 

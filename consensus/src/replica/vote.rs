@@ -218,7 +218,7 @@ impl<P: Policy> Replica<P> {
     pub(super) fn vote_request(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
         let pre_vote = envelope.message.get_msg_type() == MessageType::MsgRequestPreVote;
         if !self.governed() {
-            self.cast(now, envelope, out);
+            self.plain_vote_request(now, envelope, out);
             return;
         }
         if let Some(permit) = envelope.permit.as_ref().filter(|p| p.group == self.cfg.group) {
@@ -251,7 +251,7 @@ impl<P: Policy> Replica<P> {
     }
 
     /// Steps a request that passed the gate. A vote granted counts as acknowledging the winner (V2).
-    fn cast(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
+    pub(super) fn cast(&mut self, now: BootTime, envelope: Envelope, out: &mut Out) {
         let (from, incarnation, stamp) = (envelope.from, envelope.from_incarnation, envelope.stamp);
         let (kind, term) = (envelope.message.get_msg_type(), envelope.message.term);
         self.step(envelope.message, out);
@@ -265,7 +265,7 @@ impl<P: Policy> Replica<P> {
     }
 
     /// Crafted outside raft-rs: brings the candidate back at once, with what it needs to try again (P2).
-    fn reject_pre_vote(&mut self, to: ReplicaId, wait: Option<Duration>, out: &mut Out) {
+    pub(super) fn reject_pre_vote(&mut self, to: ReplicaId, wait: Option<Duration>, out: &mut Out) {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgRequestPreVoteResponse);
         message.reject = true;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{ChangePhase, Room};
+use quorate_proto::control::{ChangePhase, Memory, Room};
 use quorate_proto::ids::{TaskId, Term};
 
 use crate::arbiter::Cause;
@@ -65,6 +65,10 @@ pub struct Observers {
     pub total: usize,
     /// Those that the asked one does not hear.
     pub unheard: Vec<String>,
+    /// Those that do not vote, because they may have forgotten what they flushed (B2), and why.
+    pub forgetful: Vec<(String, Memory)>,
+    /// What the asked one waits for, if it is one of them.
+    pub waits_for: Option<String>,
 }
 
 impl Observers {
@@ -72,6 +76,12 @@ impl Observers {
     #[must_use]
     pub fn have_majority(&self) -> bool {
         self.leads || self.leader.is_some()
+    }
+
+    /// So many forgot that the others are no majority: waiting may not help.
+    #[must_use]
+    pub fn too_many_forgot(&self) -> bool {
+        (self.total - self.forgetful.len().min(self.total)) * 2 <= self.total
     }
 }
 

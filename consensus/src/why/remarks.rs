@@ -1,6 +1,6 @@
 //! What stands beside the answer: replicas that are not in order, pins, drains; and about the observers.
 
-use quorate_proto::control::ChangePhase;
+use quorate_proto::control::{ChangePhase, Memory};
 use quorate_proto::time::spoken;
 
 use super::facts::{Ailment, ChangeFacts, Facts, Observers};
@@ -69,6 +69,20 @@ pub fn of_observers(observers: &Observers) -> Vec<Remark> {
     if !observers.unheard.is_empty() {
         let text = format!("{} does not hear {}", observers.asked, observers.unheard.join(" and "));
         all.push(Remark { text, runbook: Some(Runbook::ObserversLost) });
+    }
+    for (name, memory) in &observers.forgetful {
+        let why = match memory {
+            Memory::Empty => "its disk is empty",
+            Memory::Lost => "its log is lost",
+            Memory::Suspect | Memory::Sound => "its log may have lost flushed entries",
+        };
+        let rejoins = match &observers.waits_for {
+            Some(what) if *name == observers.asked => format!("; {what}"),
+            _ => String::new(),
+        };
+        let text = format!("{name} does not vote until it has caught up, {why}{rejoins}");
+        let page = if observers.too_many_forgot() { Runbook::ObserversRebuild } else { Runbook::ObserversLost };
+        all.push(Remark { text, runbook: Some(page) });
     }
     if !observers.leads {
         let text = format!("{} does not lead the observers: this is what it heard itself", observers.asked);

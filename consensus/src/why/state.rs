@@ -133,11 +133,13 @@ pub enum Runbook {
     DiskFull,
     /// Fewer than a majority of the logs can be trusted.
     NeedsOperator,
+    /// A majority of the observers lost their memory.
+    ObserversRebuild,
 }
 
 impl Runbook {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NoLeader,
         Self::ObserversLost,
         Self::ReplicaSuspect,
@@ -148,6 +150,7 @@ impl Runbook {
         Self::TimeLeap,
         Self::DiskFull,
         Self::NeedsOperator,
+        Self::ObserversRebuild,
     ];
 
     /// The file, from the root of the documentation.
@@ -164,6 +167,7 @@ impl Runbook {
             Self::TimeLeap => "docs/runbooks/time-leap.md",
             Self::DiskFull => "docs/runbooks/disk-full.md",
             Self::NeedsOperator => "docs/runbooks/needs-operator.md",
+            Self::ObserversRebuild => "docs/runbooks/observers-rebuild.md",
         }
     }
 }

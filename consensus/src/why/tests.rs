@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{ChangePhase, Room};
+use quorate_proto::control::{ChangePhase, Memory, Room};
 use quorate_proto::ids::{TaskId, Term};
 
 use super::*;
@@ -42,6 +42,8 @@ fn healthy() -> Facts {
             leader: Some("observer-1".to_owned()),
             total: 3,
             unheard: Vec::new(),
+            forgetful: Vec::new(),
+            waits_for: None,
         },
         health: Verdict::Led,
         leader: Some(LeaderFacts {
@@ -303,6 +305,23 @@ fn a_holder_that_is_not_heard_is_named() {
     let said = explain(&facts);
     assert_eq!((said.state, said.leader), (State::HolderUnheard, None));
     assert!(said.what.contains("node-1 holds the lease"), "{}", said.what);
+}
+
+#[test]
+fn observers_that_forgot_are_named_with_the_page_that_helps() {
+    let mut observers = healthy().observers;
+    observers.forgetful = vec![("observer-1".to_owned(), Memory::Empty)];
+    observers.waits_for = Some("observer 3 has not answered".to_owned());
+    let remarks = of_observers(&observers);
+    assert_eq!(
+        remarks[0].text,
+        "observer-1 does not vote until it has caught up, its disk is empty; observer 3 has not answered"
+    );
+    assert_eq!(remarks[0].runbook, Some(Runbook::ObserversLost));
+    observers.forgetful.push(("observer-2".to_owned(), Memory::Suspect));
+    let remarks = of_observers(&observers);
+    assert_eq!(remarks[1].runbook, Some(Runbook::ObserversRebuild));
+    assert!(remarks[1].text.contains("may have lost flushed entries") && !remarks[1].text.contains("answered"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use protobuf::Message as _;
 use quorate_consensus::envelope::{Forwarded, ForwardedAnswer, ForwardedPublish};
-use quorate_proto::control::{Ended, ObserverInfo, Permit, PermitKind, Planned};
+use quorate_proto::control::{Attendance, Ended, ObserverInfo, Permit, PermitKind, Planned};
 use quorate_proto::ids::{ConfigVersion, LogIndex, OperationId, PermitEpoch, Term, Ticket};
 use quorate_proto::internal::{Frame, FrameAck, SnapshotChunk};
 use quorate_proto::refusal::{Reason, Refusal};
@@ -265,6 +265,7 @@ fn frames_arrive_in_order_one_per_lane_and_turn() {
             observer: ObserverInfo { node: NodeId(1), name: "o1".into(), ..ObserverInfo::default() },
             wall: LogTime(-5),
             nodes: vec![(NodeId(4), Incarnation(5), Duration::from_millis(6))],
+            attendance: Attendance::default(),
         };
         a.transport.gossip(&heard);
         a.transport.flush();

@@ -1,6 +1,8 @@
-//! Start of an observer: lock and identity (B1), recovery of the write-ahead log, the snapshot that fits it, the core.
+//! Start of an observer: lock and identity (B1), recovery of the write-ahead log, judgement of it (B2), the snapshot that
+//! fits it, the core.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{mpsc, Arc};
 use std::thread::JoinHandle;
 
@@ -11,13 +13,14 @@ use quorate_host::data_dir::{DataDir, NodeKind};
 use quorate_host::space::Gauge;
 use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox, Post};
-use quorate_host::wal::{NoFaults, Wal, WalConfig, WalProfile};
-use quorate_proto::control::ObserverInfo;
+use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalError, WalNotices, WalProfile};
+use quorate_proto::control::{Memory, ObserverInfo};
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
 
 use super::inlets::{FromPeers, FromWal, ShellEvent, MAILBOX};
+use super::memory::{self, Judgement, FLUSHES};
 use super::metrics::Metrics;
 use super::shell::Shell;
 use super::story::Story;
@@ -53,17 +56,8 @@ pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) ->
         .map_err(|e| ObserverError::DataDir(e.to_string()))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let (post, mailbox) = mailbox(MAILBOX);
-    let notices = Arc::new(FromWal { post: post.clone() });
-    let mut wal_config = WalConfig::new(config.data_dir.join("wal"), WalProfile::Observer);
-    // Nobody tells an observer how its last process ended, and its log is small.
-    wal_config.distrust_cache = true;
-    let (wal, mut recovered) = Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(&clock), notices)
-        .map_err(|e| ObserverError::Wal(e.to_string()))?;
-    let wal = Arc::new(wal);
-    let snapshots =
-        Snapshots::open(&config.data_dir.join("directory")).map_err(|e| ObserverError::io("directory snapshots", e))?;
-    let group = recovered.groups.remove(&GroupId::DIRECTORY).unwrap_or_default();
-    let core = core(&config, &data_dir, group, &snapshots, clock.now())?;
+    let notices: Arc<dyn WalNotices> = Arc::new(FromWal { post: post.clone(), data_dir: config.data_dir.clone() });
+    let Remembered { wal, core, snapshots } = remember(&config, &data_dir, &clock, &notices)?;
     let files = start_files(&config, snapshots, core.directory(), post.clone())?;
     let gauge_post = post.clone();
     let sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
@@ -100,19 +94,94 @@ pub(super) fn boot(config: Arc<ObserverConfig>, closing: watch::Sender<bool>) ->
         view_stale: true,
         second: BootTime::ZERO,
         fatal: None,
+        again: None,
         poisoned: false,
         terminated: false,
     };
     Ok(Booted { mailbox, shell, sink, transport_config, data_dir, files: files.1 })
 }
 
+/// The log, and what was made of it.
+struct Remembered {
+    wal: Arc<Wal>,
+    core: ObserverCore,
+    snapshots: Snapshots,
+}
+
+/// Opens the log and judges it (B2). One that cannot be read is set aside: this observer then knows nothing, and learns
+/// everything from the others.
+fn remember(
+    config: &ObserverConfig,
+    data_dir: &DataDir,
+    clock: &Arc<dyn Clock>,
+    notices: &Arc<dyn WalNotices>,
+) -> Result<Remembered, ObserverError> {
+    let dir = &config.data_dir;
+    let before = memory::read(dir).map_err(|e| ObserverError::io("cannot read the marker of a suspect log", e))?;
+    let why = match open_log(config, clock, notices) {
+        Ok((wal, mut recovered)) => {
+            let judgement = memory::judge(before, &recovered, data_dir.same_boot());
+            keep(dir, &judgement)?;
+            let group = recovered.groups.remove(&GroupId::DIRECTORY).unwrap_or_default();
+            match core(config, data_dir, group, judgement.memory, clock.now()) {
+                Ok((core, snapshots)) => return Ok(Remembered { wal: Arc::new(wal), core, snapshots }),
+                Err(ObserverError::Directory(why)) => {
+                    wal.close();
+                    why
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Err(WalError::Engine { reason, .. }) => format!("its log cannot be opened: {reason}"),
+        Err(error) => return Err(ObserverError::Wal(error.to_string())),
+    };
+    let aside = memory::set_aside(dir, data_dir.incarnation())
+        .map_err(|e| ObserverError::io("cannot set the damaged log aside", e))?;
+    tracing::error!(why, kept = %aside.display(), "log and snapshots cannot be read: they are set aside");
+    let judgement = Judgement::new(Memory::Lost, format!("{why}; kept in {}", aside.display()));
+    keep(dir, &judgement)?;
+    let (wal, _) = open_log(config, clock, notices).map_err(|e| ObserverError::Wal(e.to_string()))?;
+    let (core, snapshots) = core(config, data_dir, RecoveredGroup::default(), judgement.memory, clock.now())?;
+    Ok(Remembered { wal: Arc::new(wal), core, snapshots })
+}
+
+fn open_log(
+    config: &ObserverConfig,
+    clock: &Arc<dyn Clock>,
+    notices: &Arc<dyn WalNotices>,
+) -> Result<(Wal, Recovered), WalError> {
+    let wal_config = WalConfig {
+        // Nobody tells an observer how its last process ended, and its log is small.
+        distrust_cache: true,
+        mark: Some(config.data_dir.join(FLUSHES)),
+        ..WalConfig::new(config.data_dir.join("wal"), WalProfile::Observer)
+    };
+    Wal::open(wal_config, Arc::new(NoFaults), Arc::clone(clock), Arc::clone(notices))
+}
+
+/// The verdict is durable before this observer says a word.
+fn keep(dir: &Path, judgement: &Judgement) -> Result<(), ObserverError> {
+    let Judgement { memory, why } = judgement;
+    match memory {
+        Memory::Sound => return Ok(()),
+        Memory::Empty => tracing::warn!(why, "this observer remembers nothing: it votes only after all others answered"),
+        Memory::Suspect | Memory::Lost => tracing::error!(
+            why,
+            "the write-ahead log lost flushed entries: this observer votes only after all others answered and it caught up"
+        ),
+    }
+    memory::write(dir, judgement).map_err(|e| ObserverError::io("cannot write the marker of a suspect log", e))
+}
+
 fn core(
     config: &ObserverConfig,
     data_dir: &DataDir,
-    group: quorate_host::wal::RecoveredGroup,
-    snapshots: &Snapshots,
+    group: RecoveredGroup,
+    memory: Memory,
     now: BootTime,
-) -> Result<ObserverCore, ObserverError> {
+) -> Result<(ObserverCore, Snapshots), ObserverError> {
+    let snapshots =
+        Snapshots::open(&config.data_dir.join("directory")).map_err(|e| ObserverError::io("directory snapshots", e))?;
     let restored = group.restored().map_err(|e| ObserverError::Directory(e.to_string()))?;
     let snapshot = match &restored {
         Some(restored) => {
@@ -137,13 +206,15 @@ fn core(
     core_config.timing = config.timing();
     core_config.snapshot_entries = config.snapshot_entries;
     core_config.marks = config.marks();
+    core_config.disk = data_dir.identity().disk;
+    core_config.memory = memory;
     let data = snapshot.as_ref().map(|s| s.data.as_ref());
     let core =
         ObserverCore::new(core_config, restored, data, now).map_err(|e| ObserverError::Directory(e.to_string()))?;
     if let Some(snapshot) = snapshot {
         tracing::info!(index = %snapshot.index, "directory restored from its snapshot");
     }
-    Ok(core)
+    Ok((core, snapshots))
 }
 
 /// The thread that writes snapshot files and the view: neither may hold up the loop.

@@ -1,5 +1,6 @@
 //! Everything that happens to an observer comes through one mailbox: this is what it holds, and who puts it there.
 
+use std::path::PathBuf;
 use std::sync::Weak;
 
 use quorate_consensus::envelope::{Envelope, Lane};
@@ -7,9 +8,10 @@ use quorate_consensus::observer::ObserverEvent;
 use quorate_host::transport::PeerSink;
 use quorate_host::turn::Post;
 use quorate_host::wal::{exit_on_hang, exit_on_poison, Wal, WalNotice, WalNotices};
-use quorate_proto::control::LastHeard;
+use quorate_proto::control::{LastHeard, Memory};
 use quorate_proto::ids::NodeId;
 
+use super::memory::{self, Judgement};
 use crate::files::SnapshotFile;
 use crate::services::Request;
 
@@ -42,6 +44,7 @@ const LAST_LINE: std::time::Duration = std::time::Duration::from_millis(50);
 /// What the write-ahead log tells.
 pub(super) struct FromWal {
     pub post: Post<ShellEvent>,
+    pub data_dir: PathBuf,
 }
 
 impl WalNotices for FromWal {
@@ -52,6 +55,9 @@ impl WalNotices for FromWal {
     fn poisoned(&self, reason: &str) {
         exit_on_poison();
         self.post.push(ShellEvent::Poisoned(reason.to_owned()));
+        // The disk that failed may hang: nobody waits for this. Nobody else tells the next start (B2).
+        let (dir, why) = (self.data_dir.clone(), Judgement::new(Memory::Suspect, reason));
+        let _ = std::thread::Builder::new().name("marker".to_owned()).spawn(move || memory::write(&dir, &why));
     }
 
     fn full(&self) {

@@ -2,6 +2,7 @@
 
 mod boot;
 mod inlets;
+mod memory;
 mod metrics;
 mod serve;
 mod shell;
@@ -27,11 +28,21 @@ const TICK: Duration = Duration::from_millis(10);
 /// After the last turn, connections get this long to end by themselves.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// How an observer's life ended without an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to stop.
+    Stopped,
+    /// It goes on in a new life: with a greater incarnation, or without trust in its log (B2). Replace the process by a new
+    /// one with the same arguments.
+    Again,
+}
+
 /// Runs an observer until it is told to stop (SIGTERM, SIGINT) or must stop.
 ///
 /// # Errors
 /// Everything that keeps it from starting, one line each, and what made it stop; `ObserverError::exit_code`.
-pub fn run_observer(config: ObserverConfig) -> Result<(), ObserverError> {
+pub fn run_observer(config: ObserverConfig) -> Result<Ended, ObserverError> {
     install_abort_hook();
     config.validate()?;
     let target = config.log_file.clone().map_or(LogTarget::Stderr, LogTarget::File);
@@ -49,7 +60,7 @@ pub fn run_observer(config: ObserverConfig) -> Result<(), ObserverError> {
     result
 }
 
-async fn run(config: Arc<ObserverConfig>) -> Result<(), ObserverError> {
+async fn run(config: Arc<ObserverConfig>) -> Result<Ended, ObserverError> {
     let refused = |e: listen::ListenError| ObserverError::Listen(e.to_string());
     let (_, clients) = listen::incoming("observer listener", config.listen).map_err(refused)?;
     let (_, peers) = listen::incoming("observers' peer listener", config.peer_listen).map_err(refused)?;
@@ -58,7 +69,7 @@ async fn run(config: Arc<ObserverConfig>) -> Result<(), ObserverError> {
         telemetry::describe(metrics::METRICS);
     }
     let (closing, closed) = watch::channel(false);
-    let boot::Booted { mailbox, mut shell, sink, transport_config, data_dir, files } =
+    let boot::Booted { mailbox, mut shell, sink, transport_config, mut data_dir, files } =
         boot::boot(Arc::clone(&config), closing)?;
     let post = mailbox.post();
     serve::start(serve::Services {
@@ -76,7 +87,11 @@ async fn run(config: Arc<ObserverConfig>) -> Result<(), ObserverError> {
         clients = %config.listen, peers = %config.peer_listen, "started"
     );
     turn::run(&mailbox, TICK, &mut shell).await;
-    stop(shell, files, &config).await
+    let again = shell.again;
+    stop(shell, files, &config).await?;
+    let Some(above) = again else { return Ok(Ended::Stopped) };
+    data_dir.raise_above(above).map_err(|e| ObserverError::DataDir(e.to_string()))?;
+    Ok(Ended::Again)
 }
 
 /// The first signal closes in order, the second ends the process at once.

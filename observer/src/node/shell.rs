@@ -14,8 +14,8 @@ use quorate_host::space::Gauge;
 use quorate_host::transport::Transport;
 use quorate_host::turn::Turn;
 use quorate_host::wal::{Wal, WalNotice, WalRequest};
-use quorate_proto::control::{Room, SessionDown};
-use quorate_proto::ids::{NodeId, Ticket};
+use quorate_proto::control::{Memory, Room, SessionDown};
+use quorate_proto::ids::{Incarnation, NodeId, Ticket};
 use quorate_proto::internal;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::BootTime;
@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::boot::FileJob;
 use super::inlets::ShellEvent;
+use super::memory::{self, Judgement};
 use super::metrics::Metrics;
 use super::story::Story;
 use crate::config::ObserverConfig;
@@ -71,6 +72,8 @@ pub(super) struct Shell {
     pub second: BootTime,
     /// Why the process must end, beside an order to.
     pub fatal: Option<String>,
+    /// It must start anew, with an incarnation above this one.
+    pub again: Option<Incarnation>,
     pub poisoned: bool,
     pub terminated: bool,
 }
@@ -187,6 +190,8 @@ impl Shell {
                 tracing::info!(leader = leader.map_or(0, NodeId::get), term = %self.core.term(), "observers' leader");
             }
             ObserverEffect::Fatal(reason) => self.fatal = Some(reason),
+            ObserverEffect::Memory { memory, text } => self.remember(memory, &text),
+            ObserverEffect::StartAgain { above, forgot } => self.start_again(above, forgot),
             ObserverEffect::Room(room) => match room {
                 Room::Ample => tracing::info!("the disk has room again"),
                 Room::Scarce => tracing::warn!("the disk is nearly full: leadership is passed on, no topics are added"),
@@ -195,6 +200,37 @@ impl Shell {
             ObserverEffect::Ballast(order) => self.gauge.order(order),
             ObserverEffect::Note(note) => tracing::debug!(?note, "raft"),
         }
+    }
+
+    fn remember(&mut self, memory: Memory, text: &str) {
+        if memory != Memory::Sound {
+            tracing::warn!(memory = memory.word(), "{text}");
+            return;
+        }
+        tracing::info!("{text}");
+        if let Err(error) = memory::clear(&self.config.data_dir) {
+            // The next start only waits for the others once more.
+            tracing::warn!(%error, "the marker of a suspect log could not be removed");
+        }
+    }
+
+    fn start_again(&mut self, above: Incarnation, forgot: Option<String>) {
+        if let Some(why) = forgot {
+            tracing::error!(
+                why,
+                "this log contradicts what the other observers know: starting again without trust in it"
+            );
+            let written = memory::write(&self.config.data_dir, &Judgement::new(Memory::Suspect, why));
+            if let Err(error) = written {
+                self.fatal = Some(format!("the marker of a suspect log could not be written: {error}"));
+            }
+        } else {
+            tracing::warn!(
+                above = above.get(),
+                "the others know greater incarnations of this observer: starting again"
+            );
+        }
+        self.again = Some(above);
     }
 
     fn wal(&mut self, notice: WalNotice) {
@@ -279,7 +315,7 @@ impl Turn for Shell {
         self.push_routes();
         self.wal.submit(self.wal_requests.drain(..));
         self.transport.flush();
-        if self.terminated || self.fatal.is_some() {
+        if self.terminated || self.fatal.is_some() || self.again.is_some() {
             self.closing.send_replace(true);
             self.watchers.close();
             self.sessions.clear();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use quorate_consensus::arbiter::Seen;
 use quorate_consensus::directory::{Node, Partition, Topic};
 use quorate_consensus::observer::ObserverCore;
-use quorate_proto::control::{ObserverInfo, Role, Room};
+use quorate_proto::control::{Memory, ObserverInfo, Role, Room};
 use quorate_proto::ids::{LogIndex, NodeId, PartitionNo, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 use quorate_proto::v1;
@@ -174,7 +174,9 @@ fn observer(core: &ObserverCore, id: NodeId, info: Option<&ObserverInfo>, age: D
         Some(_) => "suspect",
         None => "unknown",
     };
+    let memory = info.map_or(Memory::Sound, |info| info.memory);
     let state = match core.leader() {
+        _ if health == "up" && memory != Memory::Sound => memory_text(memory),
         Some(leader) if leader == id && health == "up" => "leader",
         _ if health == "up" => "follower",
         _ => "",
@@ -191,6 +193,16 @@ fn observer(core: &ObserverCore, id: NodeId, info: Option<&ObserverInfo>, age: D
         state: state.to_owned(),
         disk: disk.to_owned(),
         ..v1::NodeDescription::default()
+    }
+}
+
+/// Why an observer does not vote (B2).
+fn memory_text(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Sound => "",
+        Memory::Suspect => "no vote: log suspect",
+        Memory::Lost => "no vote: log lost",
+        Memory::Empty => "no vote: disk empty",
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{all, micros, required, ConvertError};
-use crate::control::{Ended, LastHeard, ObserverInfo, Permit, PermitKind, Planned, Room};
-use crate::ids::{ConfigVersion, GroupId, Incarnation, NodeId, PermitEpoch, ReplicaId, Term};
+use crate::control::{Attendance, Ended, LastHeard, Life, Memory, ObserverInfo, Permit, PermitKind, Planned, Room};
+use crate::ids::{ConfigVersion, DiskId, GroupId, Incarnation, LogIndex, NodeId, PermitEpoch, ReplicaId, Term};
 use crate::internal as wire;
 use crate::time::{BootTime, LogTime};
 
@@ -109,6 +109,7 @@ impl From<ObserverInfo> for wire::ObserverInfo {
             version: info.version,
             room: info.room.number(),
             stalled: info.stalled,
+            memory: info.memory.number(),
         }
     }
 }
@@ -126,6 +127,7 @@ impl TryFrom<wire::ObserverInfo> for ObserverInfo {
             version: raw.version,
             room: Room::from_number(raw.room),
             stalled: raw.stalled,
+            memory: Memory::from_number(raw.memory),
         })
     }
 }
@@ -141,6 +143,7 @@ impl From<LastHeard> for wire::LastHeard {
             observer: Some(table.observer.into()),
             wall_us: table.wall.0,
             nodes: table.nodes.into_iter().map(heard).collect(),
+            attendance: Some(table.attendance.into()),
         }
     }
 }
@@ -157,6 +160,44 @@ impl TryFrom<wire::LastHeard> for LastHeard {
             observer: required(raw.observer, "LastHeard", "observer")?.try_into()?,
             wall: LogTime(raw.wall_us),
             nodes: raw.nodes.into_iter().map(heard).collect::<Result<_, ConvertError>>()?,
+            attendance: required(raw.attendance, "LastHeard", "attendance")?.try_into()?,
+        })
+    }
+}
+
+impl From<Attendance> for wire::Attendance {
+    fn from(attendance: Attendance) -> Self {
+        let life = |life: Life| wire::Life {
+            node: life.node.get(),
+            incarnation: life.incarnation.get(),
+            disk_id: life.disk.to_string(),
+        };
+        Self {
+            disk_id: attendance.disk.to_string(),
+            term: attendance.term.get(),
+            last_term: attendance.last.0.get(),
+            last_index: attendance.last.1.get(),
+            heard: attendance.heard.into_iter().map(life).collect(),
+        }
+    }
+}
+
+impl TryFrom<wire::Attendance> for Attendance {
+    type Error = ConvertError;
+
+    fn try_from(raw: wire::Attendance) -> Result<Self, ConvertError> {
+        let life = |life: wire::Life| {
+            Ok(Life {
+                node: required(NodeId(life.node).non_zero(), "Life", "node")?,
+                incarnation: Incarnation(life.incarnation),
+                disk: required(DiskId::from_hex(&life.disk_id), "Life", "disk_id")?,
+            })
+        };
+        Ok(Self {
+            disk: required(DiskId::from_hex(&raw.disk_id), "Attendance", "disk_id")?,
+            term: Term(raw.term),
+            last: (Term(raw.last_term), LogIndex(raw.last_index)),
+            heard: raw.heard.into_iter().map(life).collect::<Result<_, ConvertError>>()?,
         })
     }
 }

@@ -238,11 +238,17 @@ proptest! {
 
     #[test]
     fn a_last_heard_table_survives_the_wire(
-        observer in 1u64.., wall in any::<i64>(), nodes in prop::collection::vec((1u64.., any::<u64>(), span()), 0..4)
+        observer in 1u64.., wall in any::<i64>(), nodes in prop::collection::vec((1u64.., any::<u64>(), span()), 0..4),
+        (disk, term, memory) in (any::<u128>(), any::<u64>(), 0u32..4)
     ) {
         let nodes = nodes.into_iter().map(|(n, i, age)| (NodeId(n), Incarnation(i), age)).collect();
-        let observer = ObserverInfo { node: NodeId(observer), pid: 7, room: Room::Scarce, stalled: true, ..Default::default() };
-        let table = LastHeard { observer, wall: LogTime(wall), nodes };
+        let memory = Memory::from_number(memory);
+        let observer =
+            ObserverInfo { node: NodeId(observer), pid: 7, room: Room::Scarce, stalled: true, memory, ..Default::default() };
+        let life = Life { node: NodeId(9), incarnation: Incarnation(term), disk: DiskId(disk) };
+        let last = (Term(term), LogIndex(7));
+        let attendance = Attendance { disk: DiskId(disk), term: Term(term), last, heard: vec![life] };
+        let table = LastHeard { observer, wall: LogTime(wall), nodes, attendance };
         prop_assert_eq!(LastHeard::try_from(wire::LastHeard::from(table.clone())), Ok(table));
     }
 }

@@ -277,6 +277,15 @@ impl<P: Policy> World<P> {
                 }
             }
             ObserverEffect::Note(_) | ObserverEffect::Ballast(_) => {}
+            ObserverEffect::Memory { text, .. } => self.say(format_args!("observer-{}: {text}", id.0)),
+            // No disk is lost here, so none may contradict the others.
+            ObserverEffect::StartAgain { forgot: why, .. } => {
+                let why = why.unwrap_or_default();
+                let what = format!("observer-{} does not trust its log: {why}", id.0);
+                let violation = crate::checker::Violation::new("observers go on", self.now, what);
+                self.check(Err(violation));
+                self.observer_crash(id);
+            }
             ObserverEffect::Fatal(why) => {
                 let what = format!("observer-{} cannot go on: {why}", id.0);
                 let violation = crate::checker::Violation::new("observers go on", self.now, what);

@@ -45,6 +45,12 @@ pub struct World {
     pub admin: BTreeMap<Ticket, Result<DirectoryVersion, Refusal>>,
     pub exits: BTreeMap<Ticket, Vec<Result<(), Refusal>>>,
     pub fatal: Vec<String>,
+    /// What observers said of their memory.
+    pub memory: Vec<(NodeId, Memory, String)>,
+    /// Observers that want another life.
+    pub again: Vec<(NodeId, Incarnation, Option<String>)>,
+    pub disks: BTreeMap<NodeId, super::disks::Disk>,
+    pub snapshot_entries: u64,
     pub restored: Vec<NodeId>,
     sessions: BTreeMap<(NodeId, Ticket), NodeId>,
     queue: VecDeque<(NodeId, ObserverEvent)>,
@@ -109,6 +115,10 @@ impl World {
             admin: BTreeMap::new(),
             exits: BTreeMap::new(),
             fatal: Vec::new(),
+            memory: Vec::new(),
+            again: Vec::new(),
+            disks: BTreeMap::new(),
+            snapshot_entries: entries,
             restored: Vec::new(),
             sessions: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -277,6 +287,7 @@ impl World {
     fn effect(&mut self, observer: NodeId, effect: ObserverEffect) {
         match effect {
             ObserverEffect::Persist(write) => {
+                self.disks.entry(observer).or_default().write(&write);
                 let event = ObserverEvent::Persisted { group: write.group, id: write.id };
                 if self.hung.contains(&observer) {
                     self.unflushed.push((observer, event));
@@ -308,6 +319,7 @@ impl World {
                 self.queue.push_back((observer, ObserverEvent::SessionClosed { session }));
             }
             ObserverEffect::SaveSnapshot { index, term, data } => {
+                self.disks.entry(observer).or_default().snapshots.push((index, data.clone()));
                 self.queue.push_back((observer, ObserverEvent::SnapshotSaved { index, term, data }));
             }
             ObserverEffect::DirectoryChanged { version } => {
@@ -320,6 +332,8 @@ impl World {
             ObserverEffect::Restored { .. } => self.restored.push(observer),
             ObserverEffect::Fatal(why) => self.fatal.push(why),
             ObserverEffect::Room(_) | ObserverEffect::Ballast(_) => {}
+            ObserverEffect::Memory { memory, text } => self.memory.push((observer, memory, text)),
+            ObserverEffect::StartAgain { above, forgot } => self.again.push((observer, above, forgot)),
             ObserverEffect::LeaderChanged { .. } | ObserverEffect::Note(_) => {}
         }
     }

@@ -1,8 +1,10 @@
 //! The observers together: who may decide, when, and what reaches the data nodes.
 
 mod disk;
+mod disks;
 mod handoff;
 mod harness;
+mod memory;
 mod repair;
 mod why;
 
