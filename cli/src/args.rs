@@ -57,8 +57,8 @@ pub enum Verb {
     Dev(DevArgs),
     /// Run a data node (a supervisor and the node below it)
     Server(ProcessArgs),
-    /// Run an observer
-    Observer(ProcessArgs),
+    /// Run an observer, or make the observers' directory anew
+    Observer(ObserverArgs),
     /// Create and look at topics
     #[command(subcommand)]
     Topic(TopicVerb),
@@ -125,6 +125,32 @@ fn parse_restart(text: &str) -> Result<Restart, String> {
     } else {
         parse_span(text).map(|after| Restart(Some(after)))
     }
+}
+
+/// `quorate observer`, alone or with a verb.
+#[derive(Debug, ClapArgs)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct ObserverArgs {
+    #[command(subcommand)]
+    pub verb: Option<ObserverVerb>,
+    #[command(flatten)]
+    pub process: ProcessArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ObserverVerb {
+    /// All observers lost their disks: make their directory anew from what the data nodes know
+    #[command(
+        after_help = "Without --plan nothing is done: the effect is shown, with a token that stands for it.\nFollow docs/runbooks/observers-rebuild.md."
+    )]
+    Rebuild {
+        /// The source: every data node keeps the newest directory that it was shown
+        #[arg(long, required = true)]
+        from_nodes: bool,
+        /// Execute the plan with this token
+        #[arg(long, value_name = "TOKEN")]
+        plan: Option<String>,
+    },
 }
 
 #[derive(Debug, ClapArgs)]

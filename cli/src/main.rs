@@ -49,7 +49,10 @@ fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
     match args.verb {
         Verb::Dev(dev) => dev::run(&dev, output),
         Verb::Server(server) => server::run(&server),
-        Verb::Observer(observer) => observer::run(&observer),
+        Verb::Observer(args::ObserverArgs { verb: None, process }) => observer::run(&process),
+        Verb::Observer(args::ObserverArgs { verb: Some(args::ObserverVerb::Rebuild { plan, .. }), .. }) => {
+            client_side(observer::rebuild(plan.as_deref(), &global, output))
+        }
         Verb::Config(config) => config::run(&config, output),
         Verb::Topic(topic) => client_side(topic::run(topic, &global, output)),
         Verb::Partition(partition) => client_side(partition::run(partition, &global, output)),

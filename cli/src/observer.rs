@@ -1,4 +1,4 @@
-//! `quorate observer`.
+//! `quorate observer`, and `quorate observer rebuild`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,9 +6,13 @@ use std::process::ExitCode;
 use quorate_host::config::{load as load_layers, ConfigError, Effective};
 use quorate_observer::{run_observer, Ended, ObserverConfig};
 
-use crate::args::ProcessArgs;
+use serde_json::json;
+
+use crate::args::{Global, ProcessArgs};
 use crate::config::{flags, layers, shown};
-use crate::fail::Fail;
+use crate::connect::{client, within};
+use crate::fail::{Exit, Fail};
+use crate::output::Output;
 
 /// Keys that have no default.
 const OPTIONAL: &[&str] = &["metrics_listen", "log_file"];
@@ -24,6 +28,31 @@ pub fn run(args: &ProcessArgs) -> Result<ExitCode, Fail> {
             Ok(u8::try_from(error.exit_code()).unwrap_or(1).into())
         }
     }
+}
+
+/// `quorate observer rebuild --from-nodes` (M5): the effect, or with a plan the deed.
+pub async fn rebuild(plan: Option<&str>, global: &Global, output: &Output) -> Result<ExitCode, Fail> {
+    let admin = client(global).await?.admin();
+    let answer = within(global, "observer rebuild", async { Ok(admin.rebuild_directory(plan).await?) }).await?;
+    if output.json {
+        output.json(&json!({
+            "schema": "quorate.rebuild.v1",
+            "done": answer.done,
+            "plan": answer.plan,
+            "effect": answer.effect,
+        }));
+    } else if answer.done {
+        output.line("The directory is rebuilt, and audited (`quorate audit show`).");
+        output.line("`quorate why` tells whether every partition serves.");
+    } else {
+        output.line("Nothing was done yet. This is what would happen:");
+        for line in &answer.effect {
+            output.line(&format!("  {line}"));
+        }
+        output.line(&format!("plan {}, valid 10 min. To execute it:", answer.plan));
+        output.line(&format!("  quorate observer rebuild --from-nodes --plan {}", answer.plan));
+    }
+    Ok(Exit::Ok.into())
 }
 
 /// This very program anew, in the same process: connections, threads and locks of the old life are gone. Comes back only if

@@ -84,6 +84,7 @@ fn hello(node: u64) -> Hello {
         version: "0.1.0".to_owned(),
         pid: 4,
         fresh: false,
+        knows: quorate_proto::ids::DirectoryVersion::ZERO,
     }
 }
 

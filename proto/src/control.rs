@@ -8,7 +8,8 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::ids::{
-    ClusterId, ConfigVersion, DiskId, GroupId, Incarnation, LogIndex, NodeId, Offset, PermitEpoch, ReplicaId, Term,
+    ClusterId, ConfigVersion, DirectoryVersion, DiskId, GroupId, Incarnation, LogIndex, NodeId, Offset, PermitEpoch,
+    ReplicaId, Term,
 };
 use crate::time::{BootTime, LogTime};
 
@@ -289,6 +290,8 @@ pub struct Hello {
     pub pid: u32,
     /// Its data directory holds no replica: it may take the place of a lost one (M1).
     pub fresh: bool,
+    /// Version of the newest directory that it keeps (M5); zero = none. Left out in the directory.
+    pub knows: DirectoryVersion,
 }
 
 /// Names an exclusively locked data directory on one boot of one host. Equal proofs of two incarnations
@@ -345,6 +348,8 @@ pub enum SessionUp {
     },
     /// Marks of a failover, once the first acknowledgement is out.
     Phases(ElectionMarks),
+    /// The newest directory that this node keeps, encoded: for observers that have an older one, or none (M5).
+    Directory(Bytes),
 }
 
 /// What an observer sends on a data node's session.
@@ -374,6 +379,8 @@ pub enum SessionDown {
     Lease(LeaseAnswer),
     /// What to host.
     Assignments(Assignments),
+    /// The directory, encoded, for the node to keep; without content: tell what you keep (M5).
+    Directory(Bytes),
     /// Beat received.
     HeartbeatAck {
         /// Which.

@@ -19,6 +19,7 @@ pub use node::run_node;
 pub use supervisor::{run_supervisor, ChildCommand};
 
 pub mod keys;
+pub mod known;
 pub mod node;
 pub mod services;
 pub mod session;

@@ -136,6 +136,7 @@ impl<P: Policy> DataNode<P> {
             seed,
             suspect_log: self.suspect,
             lost_groups: std::collections::BTreeSet::new(),
+            directory: bytes::Bytes::new(),
             log_lost: false,
             observer_loss: self.loss,
         };
@@ -220,6 +221,7 @@ impl<P: Policy> DataNode<P> {
             version: "sim".into(),
             pid: 1,
             fresh: self.disk.groups().next().is_none(),
+            knows: quorate_proto::ids::DirectoryVersion::ZERO,
         }
     }
 

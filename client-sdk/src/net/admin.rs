@@ -184,6 +184,21 @@ impl Admin {
         .await
     }
 
+    /// Makes the observers' directory anew from what the data nodes know (`docs/runbooks/observers-rebuild.md`): without a plan
+    /// only the effect and a token are told.
+    ///
+    /// # Errors
+    /// `REFUSED_UNSAFE` while the observers have a directory, a lease may run, or too few nodes answer; `PLAN_STALE` if
+    /// anything moved since the plan was shown.
+    pub async fn rebuild_directory(&self, plan: Option<&str>) -> Result<v1::RebuildDirectoryResponse, Refusal> {
+        let request = v1::RebuildDirectoryRequest { plan: plan.unwrap_or_default().to_owned() };
+        self.call(|channel| {
+            let request = request.clone();
+            async move { AdminClient::new(channel).rebuild_directory(request).await }
+        })
+        .await
+    }
+
     /// Dangerous things that operators did, newest last.
     ///
     /// # Errors

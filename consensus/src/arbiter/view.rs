@@ -110,6 +110,11 @@ impl ClusterView {
         self.nodes.get(&node)
     }
 
+    /// Everything that nodes report, registered or not.
+    pub fn reports(&self) -> impl Iterator<Item = &ReplicaReport> {
+        self.nodes.values().flat_map(|node| node.reports.values()).map(|seen| &seen.report)
+    }
+
     /// Observers that were heard, with how long ago; this one is not among them.
     pub fn observers(&self, now: BootTime) -> impl Iterator<Item = (&ObserverInfo, Duration)> {
         self.tables.values().map(move |t| (&t.info, now.since(t.received)))

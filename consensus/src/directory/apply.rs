@@ -52,6 +52,8 @@ pub enum Applied {
     ChangeFinished(TaskId),
     /// An operator's wish about the place of leaders is recorded.
     Placed,
+    /// The directory is that of the data nodes.
+    Rebuilt,
     /// Known before; nothing changed.
     Unchanged,
 }
@@ -94,6 +96,7 @@ impl Directory {
             CommandKind::SetDraining { node, draining } => Ok(self.set_draining(node, draining)),
             CommandKind::SetPin { group, node } => self.set_pin(group, node),
             CommandKind::BreakGlass { permit, principal, effect } => self.break_glass(at, permit, principal, effect),
+            CommandKind::Rebuild { state, principal, effect } => self.rebuild(at, &state, principal, effect),
             CommandKind::BeginChange { group, remove, node, reason } => {
                 self.begin_change(at, group, remove, node, reason)
             }
@@ -299,21 +302,26 @@ impl Directory {
             let action = "call again without a plan, and look at the effect that it shows";
             return Err(Refusal::new(Reason::PlanStale, what, subject, action));
         };
-        let id = self.audit.back().map_or(1, |last| last.id + 1);
-        self.audit.push_back(AuditRecord {
-            id,
+        self.record_audit(AuditRecord {
             at_us: at.0,
             principal,
             verb: "partition break-glass".to_owned(),
             subject,
             arguments: candidate.to_string(),
             effect,
+            ..AuditRecord::default()
         });
+        self.bump();
+        Ok(Applied::Permits { died: None, issued: vec![issued] })
+    }
+
+    /// Numbers a record and keeps it.
+    pub(super) fn record_audit(&mut self, record: AuditRecord) {
+        let id = self.audit.back().map_or(1, |last| last.id + 1);
+        self.audit.push_back(AuditRecord { id, ..record });
         while self.audit.len() > AUDIT_KEPT {
             self.audit.pop_front();
         }
-        self.bump();
-        Ok(Applied::Permits { died: None, issued: vec![issued] })
     }
 
     /// P1: epochs grow by one; the candidate is a live incarnation of a member. What ended earlier leaders, and

@@ -5,7 +5,8 @@ use prost::Message as _;
 use quorate_proto::control::{ChangePhase, Hello, Permit};
 use quorate_proto::convert::ConvertError;
 use quorate_proto::ids::{
-    ClusterId, GroupId, Incarnation, NodeId, OperationId, PermitEpoch, ReplicaId, TaskId, Term, TopicId,
+    ClusterId, DirectoryVersion, GroupId, Incarnation, NodeId, OperationId, PermitEpoch, ReplicaId, TaskId, Term,
+    TopicId,
 };
 use quorate_proto::internal as wire;
 use quorate_proto::time::LogTime;
@@ -120,6 +121,15 @@ pub enum CommandKind {
     BreakGlass {
         /// The permit.
         permit: Permit,
+        /// Who asked.
+        principal: String,
+        /// What was shown before it was done.
+        effect: String,
+    },
+    /// The directory is made anew from what the data nodes know (M5). Leaves an audit record.
+    Rebuild {
+        /// `DirectoryState`.
+        state: Bytes,
         /// Who asked.
         principal: String,
         /// What was shown before it was done.
@@ -252,6 +262,11 @@ impl DirectoryCommand {
                 principal: principal.clone(),
                 effect: effect.clone(),
             }),
+            CommandKind::Rebuild { state, principal, effect } => Kind::Rebuild(wire::RebuildDirectory {
+                state: state.clone(),
+                principal: principal.clone(),
+                effect: effect.clone(),
+            }),
             CommandKind::BeginChange { group, remove, node, reason } => Kind::BeginChange(wire::BeginChange {
                 group_id: group.get(),
                 remove: remove.get(),
@@ -352,6 +367,7 @@ fn decode_kind(raw: wire::directory_command::Kind) -> Result<CommandKind, Comman
             principal: raw.principal,
             effect: raw.effect,
         },
+        Kind::Rebuild(raw) => CommandKind::Rebuild { state: raw.state, principal: raw.principal, effect: raw.effect },
         Kind::BeginChange(raw) => CommandKind::BeginChange {
             group: field(GroupId(raw.group_id).non_zero(), "BeginChange", "group_id")?,
             remove: field(ReplicaId(raw.remove).non_zero(), "BeginChange", "remove")?,
@@ -409,5 +425,6 @@ pub(super) fn registration_from_wire(raw: wire::RegisterNode) -> Result<Hello, C
         version: raw.version,
         pid: raw.pid,
         fresh: raw.fresh,
+        knows: DirectoryVersion::ZERO,
     })
 }

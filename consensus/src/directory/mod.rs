@@ -9,6 +9,7 @@ mod change;
 mod command;
 mod model;
 mod placement;
+mod rebuild;
 mod state;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,6 +25,7 @@ pub use change::{Task, TASKS_KEPT};
 pub use command::{CommandError, CommandKind, Death, DirectoryCommand, Lease, Placement, REPLICAS, SCHEMA};
 pub use model::{Node, Partition, Topic};
 pub use placement::place;
+pub use rebuild::Traces;
 pub use state::StateError;
 
 /// Failover records kept.

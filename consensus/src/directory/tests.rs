@@ -40,6 +40,7 @@ pub(crate) fn hello(node: u64, incarnation: u64) -> Hello {
         version: String::new(),
         pid: 0,
         fresh: false,
+        knows: quorate_proto::ids::DirectoryVersion::ZERO,
     }
 }
 

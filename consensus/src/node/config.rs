@@ -29,6 +29,8 @@ pub struct NodeConfig {
     /// Groups whose files are here but whose log is gone: made anew under their old ids they only veto, until they have
     /// caught up with a leader elected since (B2).
     pub lost_groups: BTreeSet<GroupId>,
+    /// The newest directory that the node keeps, encoded; empty = none (M5).
+    pub directory: Bytes,
     /// The log lost flushed writes, perhaps whole groups: what is not found may have been there (B2).
     pub log_lost: bool,
     /// What leaders do that cannot renew their lease (L6).

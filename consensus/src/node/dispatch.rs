@@ -13,6 +13,7 @@ use super::disk::{Disk, DiskChange};
 use super::effect::NodeEffect;
 use super::event::{NodeEvent, Publish};
 use super::hosting::Hosted;
+use super::known::Known;
 use super::partition_replica::{PartitionReplica, Turn};
 use super::refuse;
 use super::rng::SplitMix;
@@ -55,6 +56,8 @@ pub struct NodeCore<P: Policy = Production> {
     heard: BTreeMap<NodeId, BootTime>,
     pub(super) peers: Vec<PeerInfo>,
     pub(super) assignments_version: DirectoryVersion,
+    /// The directory that the node keeps (M5).
+    pub(super) known: Known,
     /// The node wants to be rid of its leaders (H2).
     pub(super) draining: bool,
     /// The observer leader says that no other node can take them.
@@ -76,6 +79,7 @@ impl<P: Policy> NodeCore<P> {
     pub fn new(config: NodeConfig, now: BootTime) -> Self {
         Self {
             rng: SplitMix::new(config.seed),
+            known: Known::new(config.directory.clone()),
             config,
             started: now,
             partitions: BTreeMap::new(),
@@ -138,7 +142,7 @@ impl<P: Policy> NodeCore<P> {
             }
             NodeEvent::SessionUp(observer) => self.session_up(observer, now, out),
             NodeEvent::SessionLost(_) => {}
-            NodeEvent::Session { message, .. } => self.session_down(*message, now, out),
+            NodeEvent::Session { observer, message } => self.session_down(observer, *message, now, out),
             NodeEvent::Space(disks) => self.measured(&disks, now, out),
             NodeEvent::Drain => {
                 self.draining = true;

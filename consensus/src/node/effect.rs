@@ -183,6 +183,8 @@ pub enum NodeEffect {
     },
     /// The node's incarnation must be greater than this (M1, a replaced disk): store it, end the process, start again.
     RaiseIncarnation(Incarnation),
+    /// Keep the directory, for observers that lose theirs (M5); it replaces what was kept before.
+    KeepDirectory(Bytes),
     /// The replica is set aside (M3): keep its files, report it.
     Quarantined {
         /// The group.

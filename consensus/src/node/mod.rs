@@ -13,6 +13,7 @@ mod execute;
 mod handoff;
 mod hosting;
 mod inspect;
+mod known;
 mod marks;
 mod membership;
 mod partition_replica;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::{Heartbeat, LeaseAnswer, LeaseItem, LeaseRequest, ReplicaReport, SessionDown, SessionUp};
+use quorate_proto::control::{
+    Heartbeat, Hello, LeaseAnswer, LeaseItem, LeaseRequest, ReplicaReport, SessionDown, SessionUp,
+};
 use quorate_proto::ids::{GroupId, NodeId};
 use quorate_proto::time::BootTime;
 
@@ -24,14 +26,21 @@ impl<P: Policy> NodeCore<P> {
     /// A session opened: who I am, what I released (the notice may have been lost), and a beat without delay.
     pub(super) fn session_up(&mut self, observer: NodeId, now: BootTime, out: &mut Vec<NodeEffect>) {
         let to = Observers::One(observer);
-        out.push(tell(to, SessionUp::Hello(self.config.hello.clone())));
+        let hello = Hello { knows: self.known.version(), ..self.config.hello.clone() };
+        out.push(tell(to, SessionUp::Hello(hello)));
         let live = self.partitions.values().filter_map(Hosted::live);
         out.extend(live.filter_map(PartitionReplica::release_notice).map(|notice| tell(to, notice)));
         self.disk.beat_soon(now);
     }
 
     /// A message from an observer.
-    pub(super) fn session_down(&mut self, message: SessionDown, now: BootTime, out: &mut Vec<NodeEffect>) {
+    pub(super) fn session_down(
+        &mut self,
+        from: NodeId,
+        message: SessionDown,
+        now: BootTime,
+        out: &mut Vec<NodeEffect>,
+    ) {
         match message {
             // Its time says nothing of when it was asked for: the first beat's acknowledgement follows.
             SessionDown::Welcome { .. } => {}
@@ -49,6 +58,7 @@ impl<P: Policy> NodeCore<P> {
             }
             SessionDown::Lease(answer) => self.lease_answered(&answer, now, out),
             SessionDown::Assignments(assignments) => self.assigned(assignments, now, out),
+            SessionDown::Directory(snapshot) => self.directory(from, snapshot, out),
             SessionDown::HeartbeatAck { sent, cluster_time, nobody_else, .. } => {
                 self.cluster.learn(cluster_time, sent);
                 self.nobody_else |= nobody_else;

@@ -129,6 +129,11 @@ impl<P: Policy> ObserverCore<P> {
                     self.examine(now, [group], out);
                 }
             }
+            Applied::Rebuilt => {
+                // L5: whoever leads may have a lease.
+                self.leases.table.take_over(&self.directory, now, self.cfg.timing.lease);
+                self.round(now, out);
+            }
             Applied::Placed => self.begin_moves(now, out),
             Applied::Died => {
                 if let Some((node, _)) = died {

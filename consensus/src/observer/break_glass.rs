@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use quorate_proto::control::{Permit, PermitKind, Role};
 use quorate_proto::ids::{OperationId, PartitionNo, Ticket};
 use quorate_proto::refusal::{Reason, Refusal};
-use quorate_proto::time::BootTime;
+use quorate_proto::time::{BootTime, LogTime};
 
 use super::core::{ObserverCore, Out};
 use crate::arbiter::{serving_leader, NEEDS_OPERATOR};
@@ -31,17 +31,22 @@ pub struct BreakGlassPlan {
     rests_on: String,
 }
 
-impl BreakGlassPlan {
-    fn token_at(rests_on: &str, minute: i64) -> String {
-        let digest = blake3::hash(format!("{rests_on} minute {minute}").as_bytes()).to_hex();
-        let digits = digest.as_str()[..6].to_uppercase();
-        format!("{}-{}", &digits[..4], &digits[4..])
-    }
+/// The token of a plan that was shown in this minute of cluster time.
+pub(super) fn token_at(rests_on: &str, minute: i64) -> String {
+    let digest = blake3::hash(format!("{rests_on} minute {minute}").as_bytes()).to_hex();
+    let digits = digest.as_str()[..6].to_uppercase();
+    format!("{}-{}", &digits[..4], &digits[4..])
+}
 
-    fn names(&self, token: &str, minute: i64) -> bool {
-        let given = token.trim().to_uppercase();
-        (0..=VALID_MINUTES).any(|ago| Self::token_at(&self.rests_on, minute - ago) == given)
-    }
+/// The token stands for what rests on this, and is not too old.
+pub(super) fn names(rests_on: &str, token: &str, minute: i64) -> bool {
+    let given = token.trim().to_uppercase();
+    (0..=VALID_MINUTES).any(|ago| token_at(rests_on, minute - ago) == given)
+}
+
+/// Minute of cluster time.
+pub(super) fn minute(time: LogTime) -> i64 {
+    time.0.div_euclid(MINUTE_US)
 }
 
 impl<P: Policy> ObserverCore<P> {
@@ -113,12 +118,8 @@ impl<P: Policy> ObserverCore<P> {
             kind: PermitKind::BreakGlass,
             planned: None,
         };
-        let token = BreakGlassPlan::token_at(&rests_on, self.minute(now));
+        let token = token_at(&rests_on, minute(self.clock.read(now)));
         Ok(BreakGlassPlan { token, effect, permit, rests_on })
-    }
-
-    fn minute(&self, now: BootTime) -> i64 {
-        self.clock.read(now).0.div_euclid(MINUTE_US)
     }
 
     /// Executes a plan: the permit is logged with its audit record.
@@ -134,7 +135,7 @@ impl<P: Policy> ObserverCore<P> {
     ) -> Result<(), Refusal> {
         let plan = self.break_glass_plan(now, place, node)?;
         let subject = format!("{}/{}, {node}", place.0, place.1.get());
-        if !plan.names(token, self.minute(now)) {
+        if !names(&plan.rests_on, token, minute(self.clock.read(now))) {
             let what =
                 format!("plan {token} does not stand for what would happen now (the logs moved, or it is too old)");
             let action = "call again without a plan, and look at the effect that it shows";

@@ -70,6 +70,8 @@ pub struct ObserverCore<P: Policy = Production> {
     pub(super) failed: bool,
     pub(super) disk: Disk,
     pub(super) memories: Memories,
+    /// When this life began.
+    pub(super) started: BootTime,
 }
 
 impl<P: Policy> ObserverCore<P> {
@@ -128,6 +130,7 @@ impl<P: Policy> ObserverCore<P> {
             failed: false,
             disk: Disk::default(),
             memories: Memories::new(cfg.memory),
+            started: now,
             cfg,
         })
     }

@@ -64,6 +64,13 @@ pub enum AdminRequest {
         /// Who asks, for the audit record.
         principal: String,
     },
+    /// Make the directory anew from what the data nodes know (M5).
+    Rebuild {
+        /// The plan's token.
+        plan: String,
+        /// Who asks, for the audit record.
+        principal: String,
+    },
     /// Give a change of members up, as long as it only learns.
     CancelTask(TaskId),
     /// Leave the place of a partition's leader to the cluster again.

@@ -98,7 +98,8 @@ impl<P: Policy> ObserverCore<P> {
         if known || self.registering.contains(&hello.node) {
             return;
         }
-        if self.turned_away(now, session, &hello, out) {
+        // M5: this directory is no successor of the one that the node knows.
+        if self.knows_more(session) || self.turned_away(now, session, &hello, out) {
             return;
         }
         let node = hello.node;
@@ -223,6 +224,7 @@ impl<P: Policy> ObserverCore<P> {
             AdminRequest::BreakGlass { topic, partition, node, plan, principal } => {
                 self.break_glass(now, ticket, (&topic, partition), &node, (&plan, principal), out)
             }
+            AdminRequest::Rebuild { plan, principal } => self.rebuild(now, ticket, (&plan, principal), out),
             AdminRequest::CancelTask(task) => self.cancel_task(now, ticket, task, out),
         };
         if let Err(refusal) = result {
@@ -245,6 +247,7 @@ impl<P: Policy> ObserverCore<P> {
             return Err(self.not_leading(subject));
         }
         self.room_to_add(&subject)?;
+        self.not_before_rebuild(&subject)?;
         if partitions == 0 || partitions > PARTITIONS_MAX {
             let what = format!("{partitions} partitions, allowed are 1 to {PARTITIONS_MAX}");
             return Err(Refusal::new(Reason::InvalidArgument, what, subject, "choose another number"));

@@ -19,6 +19,7 @@ mod handoff;
 mod leading;
 mod leases;
 mod pending;
+mod rebuild;
 mod repair;
 mod session;
 mod why;
@@ -28,6 +29,7 @@ pub use self::core::ObserverCore;
 pub use break_glass::BreakGlassPlan;
 pub use effect::ObserverEffect;
 pub use event::ObserverEvent;
+pub use rebuild::RebuildPlan;
 
 #[cfg(test)]
 mod tests;

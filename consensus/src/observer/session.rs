@@ -1,5 +1,6 @@
 //! Sessions with data nodes and their supervisors (protocol S2, P2, V4).
 
+use bytes::Bytes;
 use quorate_proto::control::{ExitNotice, Heartbeat, Hello, SessionDown, SessionUp};
 use quorate_proto::ids::{ClusterId, DirectoryVersion, GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
@@ -9,7 +10,7 @@ use quorate_proto::v1::Reason;
 use super::core::{ObserverCore, Out};
 use super::pending::Pending;
 use super::ObserverEffect;
-use crate::directory::{CommandKind, Death};
+use crate::directory::{CommandKind, Death, Directory};
 use crate::policy::Policy;
 
 /// One open session.
@@ -19,6 +20,9 @@ pub(super) struct Session {
     pub(super) hello: Option<Box<Hello>>,
     /// Topology version of the assignments sent last.
     pub(super) assigned: Option<DirectoryVersion>,
+    /// Version of the directory that the node keeps, and that directory once it told it (M5).
+    pub(super) knows: DirectoryVersion,
+    pub(super) told: Option<Box<Directory>>,
 }
 
 impl<P: Policy> ObserverCore<P> {
@@ -51,6 +55,7 @@ impl<P: Policy> ObserverCore<P> {
                     self.examine(now, [group], out);
                 }
             }
+            SessionUp::Directory(snapshot) => self.told(session, &snapshot),
             SessionUp::Phases(marks) => {
                 self.failovers.marks(marks);
                 self.record_failovers(now, out);
@@ -65,6 +70,7 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         hello.cluster = ClusterId::NONE;
+        let knows = std::mem::take(&mut hello.knows);
         if self.turned_away(now, session, &hello, out) {
             return;
         }
@@ -76,13 +82,16 @@ impl<P: Policy> ObserverCore<P> {
         }
         let node = hello.node;
         self.view.session_opened(node, hello.incarnation, session, now);
-        self.sessions.insert(session, Session { hello: Some(Box::new(hello)), assigned: None });
+        self.sessions.insert(session, Session { hello: Some(Box::new(hello)), knows, ..Session::default() });
         let welcome = SessionDown::Welcome {
             observer: self.cfg.node(),
             observer_leader: self.known_leader,
             cluster_time: self.clock.read(now),
         };
         Self::say(session, welcome, out);
+        if self.knows_more(session) {
+            Self::say(session, SessionDown::Directory(Bytes::new()), out);
+        }
         if self.leading {
             self.register(now, session, out);
         }
@@ -235,6 +244,8 @@ impl<P: Policy> ObserverCore<P> {
     /// Sends assignments to the sessions whose node is registered and does not have the newest topology.
     pub(super) fn push_assignments(&mut self, out: &mut Out) {
         let topology = self.directory.topology();
+        // Built once, and only if somebody gets it.
+        let mut kept: Option<Bytes> = None;
         for (session, state) in &mut self.sessions {
             let Some(hello) = &state.hello else { continue };
             let registered = self.directory.node(hello.node).is_some_and(|n| n.incarnation() == hello.incarnation);
@@ -242,6 +253,8 @@ impl<P: Policy> ObserverCore<P> {
                 state.assigned = Some(topology);
                 let assignments = self.directory.assignments_for(hello.node);
                 Self::say(*session, SessionDown::Assignments(assignments), out);
+                let kept = kept.get_or_insert_with(|| self.directory.for_nodes());
+                Self::say(*session, SessionDown::Directory(kept.clone()), out);
             }
         }
     }

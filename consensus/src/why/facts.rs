@@ -69,6 +69,8 @@ pub struct Observers {
     pub forgetful: Vec<(String, Memory)>,
     /// What the asked one waits for, if it is one of them.
     pub waits_for: Option<String>,
+    /// Nodes that keep a newer directory than the observers have: it must be rebuilt (M5).
+    pub know_more: Vec<String>,
 }
 
 impl Observers {

@@ -70,6 +70,14 @@ pub fn of_observers(observers: &Observers) -> Vec<Remark> {
         let text = format!("{} does not hear {}", observers.asked, observers.unheard.join(" and "));
         all.push(Remark { text, runbook: Some(Runbook::ObserversLost) });
     }
+    if !observers.know_more.is_empty() {
+        let text = format!(
+            "the observers lost their directory, {} keep it: nothing is served until it is rebuilt, \
+             `quorate observer rebuild --from-nodes`",
+            observers.know_more.join(" and ")
+        );
+        all.push(Remark { text, runbook: Some(Runbook::ObserversRebuild) });
+    }
     for (name, memory) in &observers.forgetful {
         let why = match memory {
             Memory::Empty => "its disk is empty",

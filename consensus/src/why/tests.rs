@@ -44,6 +44,7 @@ fn healthy() -> Facts {
             unheard: Vec::new(),
             forgetful: Vec::new(),
             waits_for: None,
+            know_more: Vec::new(),
         },
         health: Verdict::Led,
         leader: Some(LeaderFacts {

@@ -173,6 +173,20 @@ impl DirectoryService {
         Ok(v1::BreakGlassResponse { done: true, ..v1::BreakGlassResponse::default() })
     }
 
+    async fn rebuild(
+        &self,
+        request: v1::RebuildDirectoryRequest,
+        principal: String,
+    ) -> Result<v1::RebuildDirectoryResponse, Refusal> {
+        let plan = request.plan;
+        if plan.is_empty() {
+            let plan = self.core.look(|core, _, now| core.rebuild_plan(now)).await??;
+            return Ok(v1::RebuildDirectoryResponse { plan: plan.token, effect: plan.effect, done: false });
+        }
+        self.admin(AdminRequest::Rebuild { plan, principal }).await?;
+        Ok(v1::RebuildDirectoryResponse { done: true, ..v1::RebuildDirectoryResponse::default() })
+    }
+
     async fn task(&self, id: u64) -> Result<v1::TaskDescription, Refusal> {
         let found = self.core.look(move |core, _, now| tasks::find(core, TaskId(id), now)).await?;
         found.ok_or_else(|| unknown_task(&TaskId(id).to_string()))
@@ -310,9 +324,16 @@ impl Admin for DirectoryService {
     }
 
     async fn break_glass(&self, call: Call<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
-        let from = call.remote_addr().map_or_else(|| "unknown".to_owned(), |address| address.ip().to_string());
-        let principal = format!("anonymous@{from}");
+        let principal = principal(&call);
         self.break_glass(call.into_inner(), principal).await.map(Response::new).map_err(status)
+    }
+
+    async fn rebuild_directory(
+        &self,
+        call: Call<v1::RebuildDirectoryRequest>,
+    ) -> Result<Response<v1::RebuildDirectoryResponse>, Status> {
+        let principal = principal(&call);
+        self.rebuild(call.into_inner(), principal).await.map(Response::new).map_err(status)
     }
 
     async fn cancel_task(&self, call: Call<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
@@ -320,4 +341,10 @@ impl Admin for DirectoryService {
         self.admin(AdminRequest::CancelTask(TaskId(id))).await.map_err(status)?;
         self.task(id).await.map(Response::new).map_err(status)
     }
+}
+
+/// Who calls, until there is TLS.
+fn principal<T>(call: &Call<T>) -> String {
+    let from = call.remote_addr().map_or_else(|| "unknown".to_owned(), |address| address.ip().to_string());
+    format!("anonymous@{from}")
 }

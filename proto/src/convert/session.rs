@@ -35,6 +35,7 @@ impl From<Hello> for wire::Hello {
             protocol_version: PROTOCOL_VERSION,
             assignments_version: 0,
             fresh: hello.fresh,
+            knows: hello.knows.get(),
         }
     }
 }
@@ -61,6 +62,7 @@ impl TryFrom<wire::Hello> for Hello {
             version: raw.version,
             pid: raw.pid,
             fresh: raw.fresh,
+            knows: DirectoryVersion(raw.knows),
         })
     }
 }
@@ -112,6 +114,7 @@ impl From<SessionUp> for wire::SessionUp {
                 Kind::Ask(wire::AskPermit { group_id: group.get(), replica: replica.get() })
             }
             SessionUp::Phases(marks) => Kind::Phases(marks.into()),
+            SessionUp::Directory(snapshot) => Kind::Directory(wire::KnownDirectory { snapshot }),
         };
         Self { kind: Some(kind) }
     }
@@ -137,6 +140,7 @@ impl TryFrom<wire::SessionUp> for SessionUp {
                 replica: required(ReplicaId(ask.replica).non_zero(), "AskPermit", "replica")?,
             },
             Kind::Phases(marks) => Self::Phases(marks.try_into()?),
+            Kind::Directory(known) => Self::Directory(known.snapshot),
         })
     }
 }
@@ -248,6 +252,7 @@ impl From<SessionDown> for wire::SessionDown {
             }
             SessionDown::Lease(answer) => Kind::Lease(answer.into()),
             SessionDown::Assignments(all) => Kind::Assignments(all.into()),
+            SessionDown::Directory(snapshot) => Kind::Directory(wire::KnownDirectory { snapshot }),
             SessionDown::HeartbeatAck { seq, sent, cluster_time, observer_leader, nobody_else } => {
                 Kind::Heartbeat(wire::HeartbeatAck {
                     seq,
@@ -281,6 +286,7 @@ impl TryFrom<wire::SessionDown> for SessionDown {
             Kind::Permits(permits) => Self::Permits(all(permits.permits)?),
             Kind::Lease(answer) => Self::Lease(answer.try_into()?),
             Kind::Assignments(all) => Self::Assignments(all.try_into()?),
+            Kind::Directory(known) => Self::Directory(known.snapshot),
             Kind::Heartbeat(ack) => Self::HeartbeatAck {
                 seq: ack.seq,
                 sent: BootTime(ack.sent),

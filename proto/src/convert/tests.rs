@@ -105,6 +105,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             version: text,
             pid: numbers.2,
             fresh: numbers.2 % 2 == 0,
+            knows: DirectoryVersion(u64::from(numbers.2)),
         },
     )
 }

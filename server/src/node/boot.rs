@@ -17,7 +17,7 @@ use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox, Post};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
 use quorate_proto::control::{Assignment, Hello};
-use quorate_proto::ids::{GroupId, LogIndex, NodeId, Ticket};
+use quorate_proto::ids::{DirectoryVersion, GroupId, LogIndex, NodeId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
 
@@ -27,6 +27,7 @@ use super::shell::Shell;
 use crate::config::{ObserverLossSetting, ServerConfig, WalSize};
 use crate::error::{ServerError, EXIT_DISK, EXIT_HUNG};
 use crate::keys::DataKeys;
+use crate::known::{self, Keeper};
 use crate::storage::{
     self, Checkpoint, ScrubSettings, Stagings, Storage, StorageError, StorageNotice, StorageSettings, CHECKPOINT_KEY,
 };
@@ -85,6 +86,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         seed: rand::random(),
         suspect_log: suspect,
         lost_groups,
+        directory: known::load(&config.data_dir),
         log_lost,
         observer_loss: match config.observer_loss {
             ObserverLossSetting::Stop => ObserverLoss::Stop,
@@ -131,6 +133,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         views: Arc::new(Views::default()),
         budget: TailBudget::new(config.tail_cache_bytes),
         data_dir: config.data_dir.clone(),
+        keeper: Keeper::start(config.data_dir.clone()).map_err(|e| ServerError::io("cannot start a thread", e))?,
         metrics: NodeMetrics::register(),
         gauge,
         room: Arc::default(),
@@ -257,6 +260,7 @@ fn hello(config: &ServerConfig, data_dir: &DataDir, fresh: bool) -> Result<Hello
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         fresh,
+        knows: DirectoryVersion::ZERO,
     })
 }
 

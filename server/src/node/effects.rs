@@ -103,6 +103,7 @@ impl Shell {
                 tracing::warn!(%above, "this node's disk is a new one: raising its incarnation and starting again");
                 self.raise_above = Some(above);
             }
+            NodeEffect::KeepDirectory(directory) => self.keeper.keep(directory),
             NodeEffect::Room(room) => self.room_changed(room),
             NodeEffect::Ballast(order) => self.gauge.order(order),
             NodeEffect::Fatal(reason) => {

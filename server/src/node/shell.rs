@@ -26,6 +26,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::inlets::ShellEvent;
 use super::metrics::{NodeMetrics, PartitionMetrics};
 use crate::keys::DataKeys;
+use crate::known::Keeper;
 use crate::services::{Reply, Request};
 use crate::session::SessionEvent;
 use crate::storage::{Checkpoint, SnapshotFile, StorageHandle, StorageNotice, CHECKPOINT_KEY};
@@ -69,6 +70,8 @@ pub(super) struct Shell {
     pub views: Arc<Views>,
     pub budget: Arc<TailBudget>,
     pub data_dir: std::path::PathBuf,
+    /// Keeps the observers' directory (M5).
+    pub keeper: Keeper,
     pub metrics: NodeMetrics,
     /// Measures the disks and keeps the ballast (B5).
     pub gauge: Gauge,

@@ -52,7 +52,7 @@ impl<P: Policy> World<P> {
             NodeEffect::Session { to, message } => self.session_send(id, to, Message::Up(message)),
             NodeEffect::Answer { ticket, result } => self.publish_answer(id, ticket, result),
             NodeEffect::ReadAnswer { ticket, result } => self.read_answer(id, ticket, result),
-            NodeEffect::Peers(_) => {}
+            NodeEffect::Peers(_) | NodeEffect::KeepDirectory(_) => {}
             NodeEffect::Retire { .. } => self.coverage.count("replicas retired"),
             NodeEffect::RaiseIncarnation(above) => self.raise_incarnation(id, above),
             NodeEffect::Open(assignment) => self.opened(id, &assignment),

@@ -102,6 +102,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
             version: String::new(),
             pid: 0,
             fresh: false,
+            knows: quorate_proto::ids::DirectoryVersion::ZERO,
         },
         observers: vec![NodeId(101)],
         timing: Timing::default(),
@@ -109,6 +110,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
         seed: node,
         suspect_log: false,
         lost_groups: std::collections::BTreeSet::new(),
+        directory: bytes::Bytes::new(),
         log_lost: false,
         observer_loss: ObserverLoss::Stop,
     }

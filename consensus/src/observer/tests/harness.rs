@@ -72,6 +72,7 @@ pub fn hello(node: u64, incarnation: u64) -> Hello {
         version: "0.1.0".to_owned(),
         pid: 1,
         fresh: false,
+        knows: quorate_proto::ids::DirectoryVersion::ZERO,
     }
 }
 
