@@ -34,7 +34,7 @@ use quorate_proto::ids::{ClusterId, GroupId, Incarnation, NodeId, ReplicaId};
 
 pub use codec::{decode, encode, CodecError};
 pub use service::{peer_server, PeerService};
-pub use snapshot::{InMemorySnapshots, SnapshotStaging, StagedSnapshot};
+pub use snapshot::{InMemorySnapshots, SnapshotStaging, StagedSnapshot, BUSY};
 
 /// Largest message of the peer service. A frame holds whole envelopes up to [`FRAME_BYTES`], one at least.
 pub const MESSAGE_LIMIT: usize = 8 << 20;
@@ -102,6 +102,11 @@ pub trait PeerSink: Send + Sync + 'static {
         let _ = (peer, group, to, ok);
     }
 
+    /// A snapshot that broke off goes on: this many bytes were there already.
+    fn snapshot_resumed(&self, peer: NodeId, bytes: u64) {
+        let _ = (peer, bytes);
+    }
+
     /// While false, incoming bulk streams are not read: HTTP/2 windows fill and the senders' queues take over.
     fn has_room(&self) -> bool {
         true
@@ -122,7 +127,7 @@ pub struct SnapshotPart {
 pub enum PartSource {
     /// In memory.
     Bytes(Bytes),
-    /// In a file, from its current position, this many bytes.
+    /// In a file, from its beginning, this many bytes.
     File {
         /// Opened for reading.
         file: File,

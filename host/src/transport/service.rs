@@ -9,7 +9,7 @@ use quorate_consensus::envelope::{Envelope, Lane};
 use quorate_proto::convert::{ConvertError, PROTOCOL_VERSION};
 use quorate_proto::ids::{ClusterId, Incarnation, NodeId};
 use quorate_proto::internal::peer_server::{Peer, PeerServer};
-use quorate_proto::internal::{Frame, FrameAck, PeerHello, SnapshotChunk, SnapshotDone};
+use quorate_proto::internal::{Frame, FrameAck, PeerHello, SnapshotChunk, SnapshotDone, StagedParts};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::Stream;
@@ -171,6 +171,18 @@ impl Peer for PeerService {
 
     async fn bulk(&self, request: Request<Streaming<Frame>>) -> Result<Response<Acks>, Status> {
         Ok(Arc::clone(&self.inner).open(request.into_inner(), Lane::Bulk))
+    }
+
+    async fn snapshot_staged(&self, request: Request<SnapshotChunk>) -> Result<Response<StagedParts>, Status> {
+        let first = request.into_inner();
+        let staged = match self.inner.check_hello(first.hello.as_ref()) {
+            Err(reason) => Err(reason),
+            Ok((peer, _)) => snapshot::staged(&self.inner.staging, peer, first).await,
+        };
+        Ok(Response::new(match staged {
+            Ok(parts) => StagedParts { error: String::new(), parts },
+            Err(error) => StagedParts { error, parts: Vec::new() },
+        }))
     }
 
     async fn snapshot(&self, request: Request<Streaming<SnapshotChunk>>) -> Result<Response<SnapshotDone>, Status> {

@@ -76,9 +76,9 @@ impl PeerSink for Inbox {
     }
 }
 
-/// Parts as received; refuses a part named `unwanted`.
+/// Parts as received; refuses a part named `unwanted`, and is busy once when it holds so many bytes of others.
 #[derive(Clone, Default)]
-struct Shelf(Arc<Mutex<Parts>>);
+struct Shelf(Arc<Mutex<Parts>>, Arc<Mutex<Option<usize>>>, Arc<Mutex<usize>>);
 type Parts = Vec<(String, Vec<u8>)>;
 
 impl SnapshotStaging for Shelf {
@@ -86,14 +86,25 @@ impl SnapshotStaging for Shelf {
         assert!(envelope.message.get_snapshot().data.is_empty());
         Ok(Box::new(self.clone()))
     }
+    fn staged(&self, _: NodeId, _: &Envelope) -> Result<Vec<(String, u64)>, String> {
+        let parts = self.0.lock().unwrap();
+        Ok(parts.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect())
+    }
 }
 
 impl StagedSnapshot for Shelf {
-    fn write(&mut self, part: &str, data: Bytes) -> Result<(), String> {
+    fn write(&mut self, part: &str, offset: u64, data: Bytes) -> Result<(), String> {
         if part == "unwanted" {
             return Err("no such part".into());
         }
         let mut parts = self.0.lock().unwrap();
+        let held: usize = parts.iter().map(|(_, bytes)| bytes.len()).sum();
+        if self.1.lock().unwrap().take_if(|limit| held >= *limit).is_some() {
+            return Err(format!("{BUSY}: enough for now"));
+        }
+        let known = parts.iter().find(|(name, _)| name == part).map_or(0, |(_, bytes)| bytes.len() as u64);
+        assert_eq!(offset, known, "pieces of a part come in order, once");
+        *self.2.lock().unwrap() += data.len();
         match parts.last_mut() {
             Some((name, bytes)) if name == part => bytes.extend_from_slice(&data),
             _ => parts.push((part.to_owned(), data.to_vec())),

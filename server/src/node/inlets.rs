@@ -114,6 +114,11 @@ impl PeerSink for FromPeers {
         self.post.push(ShellEvent::Core(NodeEvent::SnapshotSent { group, to, ok }));
     }
 
+    fn snapshot_resumed(&self, _peer: NodeId, bytes: u64) {
+        // Rare: no handle is kept for it.
+        metrics::counter!("quorate_snapshot_bytes_kept_total").increment(bytes);
+    }
+
     fn has_room(&self) -> bool {
         self.post.has_room() && self.wal.upgrade().is_none_or(|wal| wal.has_room())
     }

@@ -68,6 +68,12 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     metric("quorate_quarantined_total", C, Unit::Count, "Replicas set aside"),
     metric("quorate_snapshots_sent_total", C, Unit::Count, "Snapshots that this node began to send to a follower"),
+    metric(
+        "quorate_snapshot_bytes_kept_total",
+        C,
+        Unit::Bytes,
+        "Bytes of broken-off snapshots that were not sent again",
+    ),
     metric("quorate_snapshots_installed_total", C, Unit::Count, "Snapshots that took the place of a replica's data"),
     metric(
         "quorate_failover_phase_seconds",

@@ -11,6 +11,7 @@ use super::error::StorageError;
 use super::file;
 use super::runs::Runs;
 use super::segment::{Found, Segment, FIRST_ENTRY};
+use super::staging::{incoming_index, INCOMING};
 
 /// One file of a snapshot, in the order in which they are sent.
 #[derive(Clone, Debug)]
@@ -50,13 +51,13 @@ pub(super) fn generation_dir(group_dir: &Path, generation: u64) -> PathBuf {
 }
 
 impl PartitionFiles {
-    /// A new, empty partition. What an unfinished earlier attempt left behind is removed.
+    /// A new, empty partition. What an unfinished earlier attempt left behind is removed, but for a snapshot on its way in.
     pub fn create(partitions: &Path, group: GroupId, segment_bytes: u64) -> Result<Self, StorageError> {
         let group_dir = group_dir(partitions, group);
-        if group_dir.exists() {
-            std::fs::remove_dir_all(&group_dir).map_err(StorageError::io("cannot remove", &group_dir))?;
-        }
         file::create_dir(&group_dir)?;
+        for entry in list(&group_dir)?.into_iter().filter(|entry| !entry.ends_with(INCOMING)) {
+            std::fs::remove_dir_all(&entry).map_err(StorageError::io("cannot remove", &entry))?;
+        }
         let dir = generation_dir(&group_dir, 0);
         file::create_dir(&dir)?;
         Ok(Self {
@@ -133,6 +134,14 @@ impl PartitionFiles {
 
     fn remove_generations(&self, which: impl Fn(u64) -> bool) -> Result<(), StorageError> {
         for entry in list(&self.group_dir)? {
+            if entry.ends_with(INCOMING) {
+                // A snapshot of what is here already is of no use any more.
+                let here = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.index);
+                if incoming_index(&entry).is_none_or(|index| index <= here) {
+                    std::fs::remove_dir_all(&entry).map_err(StorageError::io("cannot remove", &entry))?;
+                }
+                continue;
+            }
             let number = entry.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok());
             if entry != self.dir && number.is_none_or(&which) {
                 std::fs::remove_dir_all(&entry).map_err(StorageError::io("cannot remove", &entry))?;

@@ -1,18 +1,27 @@
 //! A snapshot on its way in: its parts become the files of a new generation, beside those in use.
 //!
+//! ```text
+//! partitions/<group>/incoming/TRANSFER   whose snapshot it is: text, one line
+//!                             CHUNKS     a record for each chunk that was written: what, where, checksum
+//!                             <files>    as in a generation; renamed to one when whole
+//! ```
+//! A transfer that broke off stays, also over a restart. The same snapshot goes on behind the last chunk that reads back with
+//! its checksum (nothing of it was flushed); another one begins anew.
+//!
 //! Nothing refers to them before the write-ahead log names the generation, so a crash at any point leaves either
 //! the old files or the new ones, whole.
 
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use quorate_consensus::envelope::Envelope;
-use quorate_host::transport::{PartSource, SnapshotPart, SnapshotStaging, StagedSnapshot};
+use quorate_host::transport::{PartSource, SnapshotPart, SnapshotStaging, StagedSnapshot, BUSY};
 use quorate_proto::control::Room;
 use quorate_proto::ids::{GroupId, NodeId};
 
@@ -29,6 +38,10 @@ use crate::keys::DataKeys;
 const MANIFEST_PART: &str = "manifest";
 /// The manifest is gathered in memory: a few bytes per file.
 const MANIFEST_MAX: usize = 16 << 20;
+/// The folder of a snapshot on its way in.
+pub(super) const INCOMING: &str = "incoming";
+const TRANSFER: &str = "TRANSFER";
+const CHUNKS: &str = "CHUNKS";
 
 /// The parts of a snapshot to send.
 ///
@@ -53,6 +66,20 @@ pub struct Stagings {
     storage: StorageHandle,
     keys: DataKeys,
     room: Arc<AtomicU32>,
+    /// Groups that are being received.
+    busy: Arc<Mutex<BTreeSet<GroupId>>>,
+}
+
+/// While it lives, nobody else receives this group.
+struct Turn {
+    key: GroupId,
+    busy: Arc<Mutex<BTreeSet<GroupId>>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
 }
 
 impl Stagings {
@@ -60,83 +87,149 @@ impl Stagings {
     /// that the disk has.
     #[must_use]
     pub fn new(partitions: PathBuf, storage: StorageHandle, keys: DataKeys, room: Arc<AtomicU32>) -> Self {
-        Self { partitions, storage, keys, room }
+        Self { partitions, storage, keys, room, busy: Arc::default() }
+    }
+
+    /// Opens what is there of this snapshot, or begins it.
+    fn open(&self, from: NodeId, envelope: &Envelope) -> Result<(Staging, Turn), String> {
+        let room = Room::from_number(self.room.load(Ordering::Relaxed));
+        if room != Room::Ample {
+            return Err(format!("the disk is {room}"));
+        }
+        let key = self.keys.of(envelope.group);
+        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
+            return Err(format!("{BUSY}: a snapshot of {} is being received", envelope.group));
+        }
+        let turn = Turn { key, busy: Arc::clone(&self.busy) };
+        let meta = envelope.message.get_snapshot().get_metadata();
+        let transfer = format!("{} {} {} {} {}", from, envelope.from, envelope.to, meta.index, meta.term);
+        let staging = Staging::begin(&self.partitions, key, &transfer).map_err(|e| e.to_string())?;
+        Ok((staging, turn))
     }
 }
 
 impl SnapshotStaging for Stagings {
     fn begin(&self, from: NodeId, envelope: &Envelope) -> Result<Box<dyn StagedSnapshot>, String> {
-        let room = Room::from_number(self.room.load(Ordering::Relaxed));
-        if room != Room::Ample {
-            return Err(format!("the disk is {room}"));
-        }
-        tracing::info!(%from, group = %envelope.group, "receiving a snapshot");
-        let key = self.keys.of(envelope.group);
-        let staging = Staging::begin(&self.partitions, key).map_err(|e| e.to_string())?;
-        Ok(Box::new(Incoming { key, staging: Some(staging), storage: self.storage.clone() }))
+        let (staging, turn) = self.open(from, envelope)?;
+        let there = staging.bytes();
+        tracing::info!(%from, group = %envelope.group, there, "receiving a snapshot");
+        Ok(Box::new(Incoming { turn, staging: Some(staging), storage: self.storage.clone() }))
+    }
+
+    fn staged(&self, from: NodeId, envelope: &Envelope) -> Result<Vec<(String, u64)>, String> {
+        let (staging, _turn) = self.open(from, envelope)?;
+        Ok(staging.there())
     }
 }
 
 struct Incoming {
-    key: GroupId,
+    turn: Turn,
     staging: Option<Staging>,
     storage: StorageHandle,
 }
 
 impl StagedSnapshot for Incoming {
-    fn write(&mut self, part: &str, data: Bytes) -> Result<(), String> {
+    fn write(&mut self, part: &str, offset: u64, data: Bytes) -> Result<(), String> {
         let staging = self.staging.as_mut().ok_or("the snapshot is finished")?;
-        staging.write(part, &data).map_err(|e| e.to_string())
+        staging.write(part, offset, &data).map_err(|e| e.to_string())
     }
 
     fn finish(mut self: Box<Self>, envelope: &Envelope) -> Result<(), String> {
-        let staging = self.staging.as_mut().ok_or("the snapshot is finished")?;
-        let checkpoint = staging.finish().map_err(|e| e.to_string())?;
+        // Whole and wrong is of no use to anybody: only what breaks off before stays.
+        let staging = self.staging.take().ok_or("the snapshot is finished")?;
         let index = envelope.message.get_snapshot().get_metadata().index;
-        if checkpoint.index != index {
-            return Err(format!("the files are of index {}, the message of {index}", checkpoint.index));
-        }
-        self.storage.staged(self.key, checkpoint);
-        // The files are the storage's now.
-        self.staging = None;
+        let checkpoint = staging.finish(index).map_err(|e| e.to_string())?;
+        self.storage.staged(self.turn.key, checkpoint);
         Ok(())
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        if let Some(staging) = self.staging.take() {
-            staging.abandon();
-        }
     }
 }
 
 /// One snapshot being received.
 #[derive(Debug)]
 pub(super) struct Staging {
+    group_dir: PathBuf,
     dir: PathBuf,
-    generation: u64,
     manifest: Vec<u8>,
     files: BTreeMap<String, (File, u64)>,
+    /// Part names of the files.
+    parts: BTreeMap<String, String>,
+    chunks: File,
 }
 
 impl Staging {
-    /// Begins beside whatever `group` has now.
-    pub fn begin(partitions: &Path, group: GroupId) -> Result<Self, StorageError> {
+    /// Goes on with this transfer if an earlier attempt left some of it, beside whatever `group` has now; else begins it.
+    pub fn begin(partitions: &Path, group: GroupId, transfer: &str) -> Result<Self, StorageError> {
         let group_dir = group_dir(partitions, group);
         file::create_dir(&group_dir)?;
-        let entries = std::fs::read_dir(&group_dir).map_err(StorageError::io("cannot list", &group_dir))?;
-        let newest = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u64>().ok()).max();
-        let generation = newest.map_or(0, |n| n + 1);
-        let dir = generation_dir(&group_dir, generation);
-        // Fails if another transfer took the number in between: Raft asks again.
-        std::fs::create_dir(&dir).map_err(StorageError::io("cannot create", &dir))?;
-        file::sync_dir(&group_dir)?;
-        Ok(Self { dir, generation, manifest: Vec::new(), files: BTreeMap::new() })
+        let dir = group_dir.join(INCOMING);
+        let known = std::fs::read_to_string(dir.join(TRANSFER)).is_ok_and(|known| known == transfer);
+        if !known {
+            remove(&dir)?;
+            std::fs::create_dir(&dir).map_err(StorageError::io("cannot create", &dir))?;
+            let path = dir.join(TRANSFER);
+            std::fs::write(&path, transfer).map_err(StorageError::io("cannot write", &path))?;
+            file::sync_dir(&group_dir)?;
+        }
+        let path = dir.join(CHUNKS);
+        let open = OpenOptions::new().read(true).append(true).create(true).open(&path);
+        let chunks = open.map_err(StorageError::io("cannot open", &path))?;
+        let (files, parts) = (BTreeMap::new(), BTreeMap::new());
+        let mut staging = Self { group_dir, dir, manifest: Vec::new(), files, parts, chunks };
+        staging.take_up()?;
+        Ok(staging)
+    }
+
+    /// Reads back what the records say, up to the first chunk that is not as it was received. What stands behind is cut off.
+    fn take_up(&mut self) -> Result<(), StorageError> {
+        let path = self.dir.join(CHUNKS);
+        let records = std::fs::read(&path).map_err(StorageError::io("cannot read", &path))?;
+        let mut at = 0;
+        while let Some((record, length)) = Record::decode(&records[at..]) {
+            if !self.reads_back(&record)? {
+                break;
+            }
+            at += length;
+        }
+        self.chunks.set_len(at as u64).map_err(StorageError::io("cannot cut", &path))?;
+        for (name, (file, length)) in &self.files {
+            let path = self.dir.join(name);
+            file.set_len(*length).map_err(StorageError::io("cannot cut", &path))?;
+        }
+        Ok(())
+    }
+
+    fn reads_back(&mut self, record: &Record) -> Result<bool, StorageError> {
+        let Some(name) = part_file(&record.part) else { return Ok(false) };
+        let path = self.dir.join(&name);
+        if !self.files.contains_key(&name) {
+            let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return Ok(false) };
+            self.files.insert(name.clone(), (file, 0));
+            self.parts.insert(name.clone(), record.part.clone());
+        }
+        let (file, length) = self.files.get_mut(&name).expect("inserted above");
+        let mut data = vec![0; record.length as usize];
+        let sound = record.offset == *length
+            && file.read_exact_at(&mut data, record.offset).is_ok()
+            && crc32c::crc32c(&data) == record.crc;
+        if sound {
+            *length += u64::from(record.length);
+        }
+        Ok(sound)
+    }
+
+    /// Parts that are there, with the length of their checked beginning.
+    pub fn there(&self) -> Vec<(String, u64)> {
+        let part = |(name, (_, length)): (&String, &(File, u64))| Some((self.parts.get(name)?.clone(), *length));
+        self.files.iter().filter_map(part).collect()
+    }
+
+    /// Bytes that are there.
+    pub fn bytes(&self) -> u64 {
+        self.files.values().map(|(_, length)| *length).sum()
     }
 
     /// Takes a piece of a part; pieces of a part come in order.
-    pub fn write(&mut self, part: &str, data: &[u8]) -> Result<(), StorageError> {
+    pub fn write(&mut self, part: &str, offset: u64, data: &[u8]) -> Result<(), StorageError> {
         if part == MANIFEST_PART {
             if self.manifest.len() + data.len() > MANIFEST_MAX {
                 return Err(StorageError::corrupt(&self.dir, 0, "the manifest is too long"));
@@ -148,19 +241,41 @@ impl Staging {
             .ok_or_else(|| StorageError::corrupt(&self.dir, 0, format!("a snapshot has no part '{part}'")))?;
         let path = self.dir.join(&name);
         if !self.files.contains_key(&name) {
-            let file = File::create_new(&path).map_err(StorageError::io("cannot create", &path))?;
+            let open = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path);
+            let file = open.map_err(StorageError::io("cannot create", &path))?;
             self.files.insert(name.clone(), (file, 0));
+            self.parts.insert(name.clone(), part.to_owned());
         }
         let (file, length) = self.files.get_mut(&name).expect("inserted above");
-        file.write_all(data).map_err(StorageError::io("cannot write", &path))?;
+        if offset != *length {
+            return Err(StorageError::corrupt(&path, *length, format!("a piece of byte {offset} came")));
+        }
+        file.write_all_at(data, offset).map_err(StorageError::io("cannot write", &path))?;
         *length += data.len() as u64;
-        Ok(())
+        let pieces = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let record = Record { part: part.to_owned(), offset, length: pieces, crc: crc32c::crc32c(data) };
+        let path = self.dir.join(CHUNKS);
+        self.chunks.write_all(&record.encode()).map_err(StorageError::io("cannot write", &path))
     }
 
-    /// Checks that everything is there and flushes it. The checkpoint names this generation.
-    pub fn finish(&mut self) -> Result<Checkpoint, StorageError> {
+    /// Checks that everything is there, of this index, flushes it and makes it a generation, which the checkpoint names. If it
+    /// is not, nothing of it is kept.
+    pub fn finish(self, index: u64) -> Result<Checkpoint, StorageError> {
+        let dir = self.dir.clone();
+        let whole = self.make_generation(index);
+        if whole.is_err() {
+            // Best effort: another snapshot takes its place.
+            let _ = remove(&dir);
+        }
+        whole
+    }
+
+    fn make_generation(self, index: u64) -> Result<Checkpoint, StorageError> {
         let wrong = |what: String| StorageError::corrupt(&self.dir, 0, what);
         let mut checkpoint = Checkpoint::from_bytes(Bytes::from(self.manifest.clone())).map_err(wrong)?;
+        if checkpoint.index != index {
+            return Err(wrong(format!("the files are of index {}, the message of {index}", checkpoint.index)));
+        }
         let segments = checkpoint.segments.iter().map(|f| (format!("segment/{}", f.id), f.length));
         let runs = checkpoint.runs.iter().map(|f| (format!("keys/{}", f.id), f.length));
         for (part, length) in segments.chain(runs) {
@@ -175,14 +290,66 @@ impl Staging {
             // The sender may not know yet that its files are damaged (B6).
             scrub::verify(&path, *length, &mut |_| {})?;
         }
+        for own in [TRANSFER, CHUNKS] {
+            let path = self.dir.join(own);
+            std::fs::remove_file(&path).map_err(StorageError::io("cannot remove", &path))?;
+        }
         file::sync_dir(&self.dir)?;
-        checkpoint.generation = self.generation;
+        let entries = std::fs::read_dir(&self.group_dir).map_err(StorageError::io("cannot list", &self.group_dir))?;
+        let newest = entries.filter_map(|e| e.ok()?.file_name().to_str()?.parse::<u64>().ok()).max();
+        checkpoint.generation = newest.map_or(0, |n| n + 1);
+        let generation = generation_dir(&self.group_dir, checkpoint.generation);
+        std::fs::rename(&self.dir, &generation).map_err(StorageError::io("cannot rename", &self.dir))?;
+        file::sync_dir(&self.group_dir)?;
         Ok(checkpoint)
     }
+}
 
-    /// Gives up: nothing of it is kept.
-    pub fn abandon(self) {
-        // Best effort: what stays is removed at the next start.
-        let _ = std::fs::remove_dir_all(&self.dir);
+fn remove(dir: &Path) -> Result<(), StorageError> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(StorageError::io("cannot remove", dir)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Index of the snapshot that a transfer in this folder is of.
+pub(super) fn incoming_index(dir: &Path) -> Option<u64> {
+    std::fs::read_to_string(dir.join(TRANSFER)).ok()?.split(' ').rev().nth(1)?.parse().ok()
+}
+
+/// `length of the name u8 | name | offset u64 | length u32 | crc32c of the data u32 | crc32c of all before u32`, little endian.
+#[derive(Debug, PartialEq, Eq)]
+struct Record {
+    part: String,
+    offset: u64,
+    length: u32,
+    crc: u32,
+}
+
+impl Record {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::try_from(self.part.len()).unwrap_or(u8::MAX)];
+        out.extend_from_slice(self.part.as_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.extend_from_slice(&self.length.to_le_bytes());
+        out.extend_from_slice(&self.crc.to_le_bytes());
+        let sum = crc32c::crc32c(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let name = usize::from(*bytes.first()?);
+        let end = 1 + name + 8 + 4 + 4;
+        let (body, sum) = (bytes.get(..end)?, bytes.get(end..end + 4)?);
+        if crc32c::crc32c(body) != u32::from_le_bytes(sum.try_into().ok()?) {
+            return None;
+        }
+        let word = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
+        let part = std::str::from_utf8(body.get(1..=name)?).ok()?.to_owned();
+        let offset = u64::from_le_bytes(body.get(1 + name..9 + name)?.try_into().ok()?);
+        Some((Self { part, offset, length: word(9 + name)?, crc: word(13 + name)? }, end + 4))
     }
 }

@@ -206,9 +206,61 @@ fn travel(files: &PartitionFiles, into: &mut Staging) {
             }
         };
         let (first, second) = bytes.split_at(bytes.len() / 2);
-        into.write(&part.name, first).unwrap();
-        into.write(&part.name, second).unwrap();
+        let there = into.there().into_iter().find(|(name, _)| *name == part.name).map_or(0, |(_, bytes)| bytes);
+        for (offset, piece) in [(0, first), (first.len() as u64, second)] {
+            if offset >= there {
+                into.write(&part.name, offset, piece).unwrap();
+            }
+        }
     }
+}
+
+#[test]
+fn a_snapshot_that_broke_off_goes_on_behind_the_last_chunk_that_reads_back() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = create(from.path());
+    source.append(&ten()).unwrap();
+    source.checkpoint(LogIndex(15), Term(2), Bytes::from_static(b"machine")).unwrap();
+    let whole = |staging: &Staging| staging.there();
+    let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
+    travel(&source, &mut staging);
+    let all = whole(&staging);
+    assert!(all.len() > 2, "{all:?}");
+    drop(staging);
+    // The receiver starts again: nothing is lost, and a replica without a checkpoint leaves it alone.
+    drop(create(to.path()));
+    let staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
+    assert_eq!(whole(&staging), all);
+    drop(staging);
+    // A damaged chunk, and all that came after it, is received again.
+    let damaged =
+        to.path().join(GROUP.get().to_string()).join("incoming").join(super::segment::Segment::name(Offset(0)));
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
+    let left = whole(&staging);
+    assert!(left.len() < all.len() && left[0].1 < all[0].1, "{left:?} of {all:?}");
+    travel(&source, &mut staging);
+    assert_eq!(whole(&staging), all);
+    let staged = staging.finish(15).unwrap();
+    let (mut installed, _) = PartitionFiles::open(to.path(), GROUP, staged, 600).unwrap();
+    assert_eq!(read_all(&mut installed, 0).len(), 10);
+}
+
+#[test]
+fn another_snapshot_begins_anew() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut source = create(from.path());
+    source.append(&ten()).unwrap();
+    source.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
+    let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 14 2").unwrap();
+    travel(&source, &mut staging);
+    drop(staging);
+    let staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
+    assert_eq!(staging.there(), []);
+    assert_eq!(staging.bytes(), 0);
 }
 
 #[test]
@@ -223,9 +275,9 @@ fn a_snapshot_takes_the_place_of_the_files_and_the_old_ones_stay_until_then() {
     let mut target = create(to.path());
     target.append(&ten()[..1]).unwrap();
     let old = target.checkpoint(LogIndex(6), Term(2), Bytes::new()).unwrap();
-    let mut staging = Staging::begin(to.path(), GROUP).unwrap();
+    let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 11 2").unwrap();
     travel(&source, &mut staging);
-    let staged = staging.finish().unwrap();
+    let staged = staging.finish(11).unwrap();
     assert_eq!(staged.index, 11);
     assert!(staged.generation > old.generation);
     // A crash now: the log still names the old generation, which is whole.
@@ -246,12 +298,15 @@ fn a_snapshot_with_a_part_missing_is_not_taken() {
     let mut source = create(from.path());
     source.append(&ten()).unwrap();
     let checkpoint = source.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
-    let mut staging = Staging::begin(to.path(), GROUP).unwrap();
-    staging.write("manifest", &checkpoint.to_bytes()).unwrap();
-    staging.write("segment/0", b"short").unwrap();
-    assert!(staging.finish().unwrap_err().to_string().contains("segment/0 has 5 bytes"));
-    assert!(staging.write("../../etc/passwd", b"x").is_err());
-    assert!(staging.write("segment/../x", b"x").is_err());
+    let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 11 2").unwrap();
+    staging.write("manifest", 0, &checkpoint.to_bytes()).unwrap();
+    staging.write("segment/0", 0, b"short").unwrap();
+    assert!(staging.write("segment/0", 9, b"a gap").is_err());
+    assert!(staging.write("../../etc/passwd", 0, b"x").is_err());
+    assert!(staging.write("segment/../x", 0, b"x").is_err());
+    assert!(staging.finish(15).unwrap_err().to_string().contains("segment/0 has 5 bytes"));
+    let again = Staging::begin(to.path(), GROUP, "node-1 1 2 11 2").unwrap();
+    assert_eq!(again.there(), [], "what is whole and wrong is thrown away");
 }
 
 fn thread(dir: &Path) -> (StorageHandle, mpsc::Receiver<StorageNotice>, std::thread::JoinHandle<()>) {

@@ -60,6 +60,29 @@ fn a_snapshot_that_fails_is_reported_and_not_delivered() {
 }
 
 #[test]
+fn a_snapshot_that_broke_off_is_taken_up_again_where_it_stopped() {
+    run(async {
+        let (mut a, b) = (Node::start(1), Node::start(2));
+        a.peers(&[(2, b.address)]);
+        let segment: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
+        let keys = vec![7; 500_000];
+        let file = |content: &[u8]| PartSource::File { file: file_with(content), len: content.len() as u64 };
+        let parts = vec![
+            SnapshotPart { name: "segment/0".into(), source: file(&segment) },
+            SnapshotPart { name: "keys/0".into(), source: file(&keys) },
+        ];
+        *b.shelf.1.lock().unwrap() = Some(1_000_000);
+        a.transport.send_snapshot(NodeId(2), snapshot_envelope(vec![1; 1_000]), parts);
+        a.inbox.until(|state| !state.sent.is_empty()).await;
+        assert_eq!(a.inbox.state.lock().unwrap().sent, [(ReplicaId(12), true)]);
+        assert!(b.shelf.1.lock().unwrap().is_none(), "it broke off once");
+        assert_eq!(*b.shelf.2.lock().unwrap(), segment.len() + keys.len(), "no byte was sent twice");
+        assert_eq!(*b.shelf.0.lock().unwrap(), [("segment/0".to_owned(), segment), ("keys/0".to_owned(), keys)]);
+        assert_eq!(b.inbox.state.lock().unwrap().envelopes.len(), 1);
+    });
+}
+
+#[test]
 fn a_damaged_chunk_ends_the_snapshot() {
     run(async {
         let (a, b) = (Node::start(1), Node::start(2));
