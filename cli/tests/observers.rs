@@ -54,6 +54,11 @@ fn kill(cluster: &Cluster, id: u64) {
     let pid = quorate_chaos::proc::ProcessId(pid);
     pid.kill().expect("an observer");
     until("its end", || (!pid.alive()).then_some(()));
+    // Its threads let go of the listeners a moment later.
+    let ports = cluster.ports();
+    for port in [ports.observer(id), ports.observer_peer(id)] {
+        until("its port", || std::net::TcpListener::bind(port).ok().map(drop));
+    }
 }
 
 fn all_vote(cluster: &Cluster) {
@@ -140,10 +145,7 @@ fn damaged(damage: Damage, words: &str) {
     let leads = until("a leader", || leader(&cluster));
     let other = if leads == victim { first } else { leads };
     kill(&cluster, other);
-    let pid = until("the victim", || observers(&cluster).into_iter().find(|(o, ..)| *o == victim));
-    let pid = quorate_chaos::proc::ProcessId(pid.1);
-    pid.kill().expect("an observer");
-    until("its end", || (!pid.alive()).then_some(()));
+    kill(&cluster, victim);
     damage(&cluster, victim, before);
     let lines = said(&cluster, victim).lines().count();
     cluster.start_alone("observer", victim).unwrap_or_else(|e| panic!("{e}"));
