@@ -176,13 +176,13 @@ impl<P: Policy> ObserverCore<P> {
         let blank =
             |a: &&Answer| a.memory == Memory::Empty || (a.memory == Memory::Sound && a.last.1 == BOOTSTRAP_INDEX);
         let known = |a: &&Answer| matches!(a.memory, Memory::Sound | Memory::Suspect);
-        if own == Memory::Empty && self.replica.is_blank() && mutual && answers.iter().all(|a| blank(&a)) {
+        if own == Memory::Empty && self.replica.is_blank() && mutual && answers.iter().all(blank) {
             return Verdict::Begin;
         }
         if !others.is_empty() && answers.iter().all(|a| a.memory == Memory::Sound) {
             return Verdict::Rejoin;
         }
-        if own == Memory::Suspect && mutual && answers.iter().all(|a| known(&a)) {
+        if own == Memory::Suspect && mutual && answers.iter().all(known) {
             return Verdict::Attend;
         }
         let bad = answers.iter().filter(|a| a.memory != Memory::Sound);

@@ -84,11 +84,12 @@ impl<P: Policy> ObserverCore<P> {
     }
 
     fn told_by_nodes(&self) -> Result<Told<'_>, Refusal> {
-        let told = |(_, state): (&Ticket, &super::session::Session)| {
-            let hello = state.hello.as_ref()?;
-            Some((state.told.as_deref(), hello.node, hello.incarnation))
-        };
-        let all: Vec<_> = self.sessions.iter().filter_map(told).collect();
+        let mut all = Vec::new();
+        for state in self.sessions.values() {
+            if let Some(hello) = &state.hello {
+                all.push((state.told.as_deref(), hello.node, hello.incarnation));
+            }
+        }
         let newest = all.iter().filter_map(|(directory, ..)| *directory).max_by_key(|directory| directory.version());
         let newest = newest.filter(|directory| directory.version() > self.directory.version()).ok_or_else(|| {
             let action = "start the data nodes; each tells what it keeps as soon as it reaches the observers";

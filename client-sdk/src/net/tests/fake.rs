@@ -345,6 +345,12 @@ impl admin_server::Admin for Observer {
     async fn break_glass(&self, _: Request<v1::BreakGlassRequest>) -> Result<Response<v1::BreakGlassResponse>, Status> {
         Err(Status::unimplemented("no test asks for it"))
     }
+    async fn rebuild_directory(
+        &self,
+        _: Request<v1::RebuildDirectoryRequest>,
+    ) -> Result<Response<v1::RebuildDirectoryResponse>, Status> {
+        Err(Status::unimplemented("no test asks for it"))
+    }
 
     async fn cancel_task(&self, _: Request<v1::CancelTaskRequest>) -> Result<Response<v1::TaskDescription>, Status> {
         Err(Status::unimplemented("no test asks for it"))

@@ -185,6 +185,7 @@ pub(super) fn name_of(effect: &NodeEffect) -> String {
             SessionUp::Release { .. } => "release".into(),
             SessionUp::AskPermit { .. } => "ask".into(),
             SessionUp::Phases(_) => "phases".into(),
+            SessionUp::Directory(_) => "directory".into(),
         },
         NodeEffect::Send { .. } => "send".into(),
         NodeEffect::Open(_) => "open".into(),

@@ -25,6 +25,8 @@ pub struct DataNode {
     pub disk_ok: bool,
     pub room: Room,
     pub reports: BTreeMap<GroupId, ReplicaReport>,
+    /// The directory that it keeps (M5).
+    pub kept: bytes::Bytes,
     members: BTreeMap<GroupId, Vec<(ReplicaId, NodeId)>>,
     next_beat: BootTime,
     seq: u64,
@@ -99,6 +101,7 @@ impl World {
                 disk_ok: true,
                 room: Room::Ample,
                 reports: BTreeMap::new(),
+                kept: bytes::Bytes::new(),
                 members: BTreeMap::new(),
                 next_beat: now,
                 seq: 0,
@@ -361,6 +364,16 @@ impl World {
                     });
                 }
                 node.next_beat = BootTime::ZERO;
+            }
+            SessionDown::Directory(asked) if asked.is_empty() => {
+                let told = SessionUp::Directory(node.kept.clone());
+                self.up(id, told);
+            }
+            SessionDown::Directory(shown) => {
+                let version = crate::directory::Directory::decode(&shown).expect("a directory").version();
+                if version > node.hello.knows {
+                    (node.hello.knows, node.kept) = (version, shown);
+                }
             }
             SessionDown::Permits(permits) if node.obedient => {
                 let (reports, incarnation) = (&node.reports, node.hello.incarnation);

@@ -5,6 +5,7 @@ mod disks;
 mod handoff;
 mod harness;
 mod memory;
+mod rebuild;
 mod repair;
 mod why;
 
