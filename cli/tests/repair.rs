@@ -161,3 +161,70 @@ fn a_wiped_node_repairs_itself_and_replicas_move_to_a_fourth_node() {
     assert_ne!(refused.code(), 0);
     assert!(refused.stderr.contains("there is no such data node"), "{}", refused.stderr);
 }
+
+/// A receiver that dies in the middle of a snapshot gets the rest of it, not the whole again.
+#[test]
+fn a_snapshot_whose_receiver_is_killed_goes_on_where_it_stopped() {
+    const PACE: u64 = 3 << 20;
+    const ROWS: usize = 160;
+    let mut cluster = cluster();
+    quorate(&cluster, &["topic", "create", "safe", "--partitions", "1"]).ok();
+    until("a healthy partition", || healthy(&cluster));
+    cluster.kill_all();
+    for id in 1..=3 {
+        let file = cluster.files().config(&format!("node-{id}"));
+        let text = std::fs::read_to_string(&file).expect("its configuration");
+        std::fs::write(&file, format!("snapshot_bytes_per_second = {PACE}\n{text}")).expect("writable");
+        cluster
+            .start_alone("observer", id)
+            .and_then(|()| cluster.start_alone("server", id))
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+    let before = until("a healthy partition", || healthy(&cluster));
+    // Text that no codec makes small.
+    let mut state = 7_u64;
+    let mut row = || {
+        let mut digits = String::with_capacity(100_001);
+        while digits.len() < 100_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            digits.push_str(&format!("{:016x}", state ^ (state >> 29)));
+        }
+        digits.push('\n');
+        digits
+    };
+    let rows: String = (0..ROWS).map(|_| row()).collect();
+    let mut command = cluster.command();
+    let done =
+        common::pipe(command.args(["produce", "safe", "--format", "lines", "--output", "json"]), rows.as_bytes());
+    assert_eq!(done.ok().json()["committed"], ROWS);
+
+    let leader = before["leader"].as_str().expect("led").to_owned();
+    let victim = (1..=3).find(|id| format!("node-{id}") != leader).expect("a follower");
+    let name = format!("node-{victim}");
+    let (old, _) = on(&before, &name).expect("hosted");
+    quorate(&cluster, &["replica", "replace", "safe/0", "--on", &name]).ok();
+    let partitions = cluster.files().data(&name).join("partitions");
+    let staged = || {
+        let groups = std::fs::read_dir(&partitions).ok()?;
+        let chunks = groups.filter_map(|group| Some(group.ok()?.path().join("incoming").join("CHUNKS")));
+        chunks.filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).max()
+    };
+    until("a snapshot half there", || staged().filter(|bytes| *bytes > 600));
+    runtime().block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let node = View::new(&client).pid("server", victim).await.unwrap_or_else(|e| panic!("{e}"));
+        node.kill().unwrap_or_else(|e| panic!("{e}"));
+    });
+    let after = until("a healthy partition with a new replica", || {
+        healthy(&cluster).filter(|now| on(now, &name).is_some_and(|(replica, _)| replica > old))
+    });
+    let sender = (1..=3).find(|id| format!("node-{id}") == leader).expect("one of them");
+    let kept =
+        common::sample(&common::scrape(cluster.ports().node_metrics(sender)), "quorate_snapshot_bytes_kept_total");
+    println!("bytes not sent again: {kept:?}");
+    assert!(kept.unwrap_or_default() >= 1_000_000.0, "{kept:?} {after}");
+    let read =
+        quorate(&cluster, &["consume", "safe", "--from", "earliest", "--count", &ROWS.to_string(), "--timeout", "60s"]);
+    let text = read.ok().text();
+    assert!(text == rows, "every row is there, in order: {} of {} bytes", text.len(), rows.len());
+}

@@ -104,6 +104,8 @@ pub struct ServerConfig {
     pub disk_ballast_bytes: u64,
     /// Stored records are read back at this pace at most, to find damage before a reader does (B6). 0 = never.
     pub scrub_bytes_per_second: u64,
+    /// A snapshot is sent to a follower at this pace at most (M2).
+    pub snapshot_bytes_per_second: u64,
     /// So long after one pass over everything the next begins.
     pub scrub_every_s: u64,
     /// A client whose stream takes no answer for this long is cut off.
@@ -146,6 +148,7 @@ impl Default for ServerConfig {
             disk_hard_inodes: marks.hard_inodes,
             disk_ballast_bytes: marks.ballast_bytes,
             scrub_bytes_per_second: 8 << 20,
+            snapshot_bytes_per_second: 64 << 20,
             scrub_every_s: 24 * 3_600,
             client_stall_ms: 30_000,
             drain_ms: 20_000,
@@ -187,6 +190,9 @@ impl ServerConfig {
         }
         if self.connection_max_bytes < 4 << 20 {
             faults.push("connection_max_bytes must be at least 4 MiB (one batch)".to_owned());
+        }
+        if self.snapshot_bytes_per_second < 1 << 16 {
+            faults.push("snapshot_bytes_per_second must be at least 64 KiB".to_owned());
         }
         if self.segment_bytes < 1 << 16 {
             faults.push("segment_bytes must be at least 64 KiB".to_owned());

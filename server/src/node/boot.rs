@@ -123,7 +123,8 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let damaged = log_damaged(post.clone(), config.data_dir.clone());
     storage::start_scrub(storage.clone(), scrub, damaged).map_err(|e| ServerError::io("cannot start a thread", e))?;
     let peer_sink: Arc<dyn PeerSink> = Arc::new(FromPeers { post: post.clone(), wal: Arc::downgrade(&wal) });
-    let transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
+    let mut transport_config = TransportConfig::new(config.cluster(), config.node(), data_dir.incarnation());
+    transport_config.snapshot_bytes_per_second = config.snapshot_bytes_per_second;
     let shell = Shell {
         core,
         clock,
