@@ -85,7 +85,9 @@ impl<P: Policy> ObserverCore<P> {
         let (info, said) = (&table.observer, &table.attendance);
         let life = Life { node: info.node, incarnation: info.incarnation, disk: said.disk };
         let known = self.memories.answers.get(&life.node).map(|answer| answer.life);
-        if known.is_some_and(|known| known.incarnation > life.incarnation) {
+        // A new disk whose incarnation is no greater: the table that names the older life makes it raise its own.
+        let older = |known: Life| known.incarnation == life.incarnation && known.disk != life.disk;
+        if known.is_some_and(|known| known.incarnation > life.incarnation || older(known)) {
             return;
         }
         if info.memory != Memory::Sound && known != Some(life) {

@@ -16,6 +16,7 @@ use quorate_proto::ids::PersistId;
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::BootTime;
 
+use super::config::replica_of;
 use super::core::{ObserverCore, Out};
 use super::ObserverEffect;
 use crate::policy::Policy;
@@ -111,7 +112,10 @@ impl<P: Policy> ObserverCore<P> {
     fn pass_leadership_on(&mut self, now: BootTime) {
         // Not to one that would only pass it on.
         let (stalled, room) = (self.disk.stalled(), self.disk.room());
+        let forgetful = self.forgetful(now);
         let better = |replica: &Replica<P>, peer| match replica.room_of(peer) {
+            // B2: it does not lead.
+            _ if forgetful.iter().any(|(node, _)| replica_of(*node) == peer) => false,
             Room::Ample => true,
             theirs => stalled && theirs <= room.max(Room::Scarce),
         };

@@ -121,7 +121,10 @@ impl World {
             fatal: Vec::new(),
             memory: Vec::new(),
             again: Vec::new(),
-            disks: BTreeMap::new(),
+            disks: members
+                .iter()
+                .map(|node| (*node, super::disks::Disk { incarnation: 1, ..Default::default() }))
+                .collect(),
             snapshot_entries: entries,
             restored: Vec::new(),
             sessions: BTreeMap::new(),
