@@ -105,9 +105,6 @@ fn it_is_rebuilt_by_a_plan_once_the_old_leases_have_ended_and_fences_everything_
 #[test]
 fn with_too_few_nodes_it_is_refused() {
     let mut world = World::serving(1);
-    for node in [2, 3] {
-        world.silence(NodeId(node), true);
-    }
     for observer in OBSERVERS {
         world.kill(observer);
     }
