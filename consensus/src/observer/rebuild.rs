@@ -258,12 +258,8 @@ fn describe(directory: &Directory, partition: &Partition, traces: &Traces, heard
     let (epoch, of) = (traces.epoch.max(partition.permit_epoch), partition.replicas.len());
     match traces.leads {
         Some(lease) => {
-            format!(
-                "{label}: {heard} of {of} replicas, permit epoch {epoch}; {} of {} goes on",
-                name(lease),
-                lease.term
-            )
+            format!("{label}: {heard} of {of} replicas, {epoch}; {} of {} goes on", name(lease), lease.term)
         }
-        None => format!("{label}: {heard} of {of} replicas, permit epoch {epoch}; elects a leader"),
+        None => format!("{label}: {heard} of {of} replicas, {epoch}; elects a leader"),
     }
 }
