@@ -225,8 +225,8 @@ fn a_snapshot_that_broke_off_goes_on_behind_the_last_chunk_that_reads_back() {
     let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
     travel(&source, &mut staging);
     let all = whole(&staging);
-    let bytes = |there: &[(String, u64)], part: &str| there.iter().find(|(name, _)| name == part).map_or(0, |p| p.1);
-    assert!(bytes(&all, "segment/0") > 0 && bytes(&all, "keys/0") > 0, "{all:?}");
+    let held = |there: &[(String, u64)], part: &str| there.iter().find(|(name, _)| name == part).map_or(0, |p| p.1);
+    assert!(held(&all, "segment/0") > 0 && held(&all, "keys/0") > 0, "{all:?}");
     drop(staging);
     // The receiver starts again: nothing is lost, and a replica without a checkpoint leaves it alone.
     drop(create(to.path()));
@@ -242,8 +242,8 @@ fn a_snapshot_that_broke_off_goes_on_behind_the_last_chunk_that_reads_back() {
     std::fs::write(&damaged, bytes).unwrap();
     let mut staging = Staging::begin(to.path(), GROUP, "node-1 1 2 15 2").unwrap();
     let left = whole(&staging);
-    assert_eq!(bytes(&left, "segment/0"), bytes(&all, "segment/0") / 2, "{left:?}");
-    assert_eq!(bytes(&left, "keys/0"), 0, "it came after the damaged chunk");
+    assert_eq!(held(&left, "segment/0"), held(&all, "segment/0") / 2, "{left:?}");
+    assert_eq!(held(&left, "keys/0"), 0, "it came after the damaged chunk");
     travel(&source, &mut staging);
     assert_eq!(whole(&staging), all);
     let staged = staging.finish(15).unwrap();
