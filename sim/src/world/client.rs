@@ -23,7 +23,9 @@ const QUIET: Duration = Duration::from_secs(4);
 /// After healing, traffic stays dense for so long: queues drain, suspicions are cleared, leaders come back.
 const RECOVERY: Duration = Duration::from_secs(2);
 /// The end of sending, with some room before what liveness looks at.
-const JUDGED: Duration = Duration::from_secs(1);
+const JUDGED: Duration = Duration::from_millis(600);
+/// Longest pause between two records then: that a partition gets none of them must not be left to luck.
+const JUDGED_SEND: Duration = Duration::from_millis(15);
 /// Longest pause between two records while faults go on, and while nothing but recovery is to be seen.
 const SEND: (Duration, Duration) = (Duration::from_millis(60), Duration::from_millis(250));
 
@@ -39,20 +41,24 @@ impl<P: Policy> World<P> {
                 }
                 self.client_effects([out, Vec::new()]);
             }
-            let pause = self.chance.span(Duration::from_millis(1), self.slowest(SEND));
+            let longest = if self.is_judged() { JUDGED_SEND } else { self.slowest(SEND) };
+            let pause = self.chance.span(Duration::from_millis(1), longest);
             self.after(pause, What::Produce);
         }
     }
 
-    /// Long calm stretches show the same thing over and over: their traffic is thin. The last second of sending, by
-    /// which liveness is judged, is not.
+    /// Liveness is judged by what is sent now.
+    fn is_judged(&self) -> bool {
+        self.mode != Mode::Quiet && self.now + JUDGED >= self.plan.stop
+    }
+
+    /// Long calm stretches show the same thing over and over: their traffic is thin.
     pub(crate) fn slowest(&self, (busy, calm): (Duration, Duration)) -> Duration {
         if self.mode == Mode::Quiet {
             return QUIET;
         }
         let healed = self.healed.is_some_and(|at| self.now > at + RECOVERY);
-        let judged = self.now + JUDGED >= self.plan.stop;
-        if healed && !judged {
+        if healed {
             calm
         } else {
             busy
