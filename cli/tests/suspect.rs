@@ -83,7 +83,9 @@ fn what_was_acknowledged_survives(damage: impl Fn(&Cluster, &PathBuf, u64)) {
     start(&mut cluster, true, &[1, 3]);
     until(&cluster, "two elections were tried", |p| p["permit_epoch"].as_u64() >= Some(epoch + 2));
     let now = describe(&cluster);
-    assert!(now["leader"].is_null(), "a majority that lacks acknowledged records must not elect: {now}");
+    // Node 2, which is down, may still be named: it held the last lease, and nobody saw it end.
+    let elected = !now["leader"].is_null() && now["leader"] != "node-2";
+    assert!(!elected, "a majority that lacks acknowledged records must not elect: {now}");
     let said = std::fs::read_to_string(cluster.files().root.join("logs").join("node-1.log")).unwrap_or_default();
     assert!(said.contains("lost flushed entries"), "the operator is told: {said}");
 
