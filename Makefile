@@ -3,7 +3,7 @@
 CARGO ?= cargo
 # The simulator's seed for `make sim SEED=…`: one run with its whole trace.
 SEED ?=
-# Its mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff, repair, joint, full, read-index, drift; all in turn if left out.
+# Its mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff, repair, joint, forget, full, read-index, drift; all in turn if left out.
 MODE ?=
 # How many seeds `make sim` plays, and how long `make sim-long` goes on with fresh ones.
 SEEDS ?= 10000

@@ -13,6 +13,8 @@ pub enum Rule {
     Silence,
     /// V1d: a suspect log does not vote.
     SuspectVeto,
+    /// B2: an observer that lost its memory neither votes nor follows until all others answered.
+    Forgetful,
     /// V2: granting a vote counts as acknowledging the winner.
     VoteAcknowledges,
     /// V2: the shell reads the clock anew for each event that it hands over.

@@ -85,6 +85,7 @@ fn hello(node: u64) -> Hello {
         pid: 4,
         fresh: false,
         knows: quorate_proto::ids::DirectoryVersion::ZERO,
+        knows_born: quorate_proto::time::LogTime::ZERO,
     }
 }
 

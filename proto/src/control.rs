@@ -292,6 +292,8 @@ pub struct Hello {
     pub fresh: bool,
     /// Version of the newest directory that it keeps (M5); zero = none. Left out in the directory.
     pub knows: DirectoryVersion,
+    /// When that directory was begun, which tells it from another one. Left out in the directory.
+    pub knows_born: LogTime,
 }
 
 /// Names an exclusively locked data directory on one boot of one host. Equal proofs of two incarnations

@@ -12,6 +12,8 @@ use tonic::transport::Endpoint;
 
 /// Messages that wait for an observer's connection: some minutes of beats. A fuller queue is a broken session.
 const QUEUE: usize = 1_024;
+/// As the observers' side has it.
+const MESSAGE_MAX: usize = 64 << 20;
 const RECONNECT_FIRST: Duration = Duration::from_millis(100);
 const RECONNECT_LAST: Duration = Duration::from_secs(1);
 
@@ -77,7 +79,8 @@ async fn hold(observer: NodeId, address: &str, tell: &impl Fn(SessionEvent)) -> 
     let (queue, outgoing) = mpsc::channel(QUEUE);
     // The core says hello as soon as it hears of the session; the observer may wait for that before it answers.
     tell(SessionEvent::Opened { observer, queue });
-    let mut client = SessionClient::new(channel);
+    // The whole directory may come (M5), in one message.
+    let mut client = SessionClient::new(channel).max_decoding_message_size(MESSAGE_MAX);
     let opened = client.open(ReceiverStream::new(outgoing)).await;
     let result = match opened {
         Ok(answer) => {

@@ -222,6 +222,7 @@ impl<P: Policy> DataNode<P> {
             pid: 1,
             fresh: self.disk.groups().next().is_none(),
             knows: quorate_proto::ids::DirectoryVersion::ZERO,
+            knows_born: quorate_proto::time::LogTime::ZERO,
         }
     }
 

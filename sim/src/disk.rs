@@ -193,6 +193,16 @@ impl Disk {
         lost
     }
 
+    /// Votes are gone, and the terms in which nothing was written.
+    pub fn forget_votes(&mut self, group: GroupId) {
+        let Some(log) = self.groups.get_mut(&group) else { return };
+        let term = log.entries.last_key_value().map(|(_, entry)| entry.term);
+        if let (Some(hard_state), Some(term)) = (&mut log.hard_state, term) {
+            hard_state.vote = 0;
+            hard_state.term = hard_state.term.min(term);
+        }
+    }
+
     /// Everything of a group is gone, also what is still to be written.
     pub fn forget(&mut self, group: GroupId) {
         let others = |job: &Job| !matches!(job, Job::Write(write) if write.group == group);

@@ -18,7 +18,7 @@ struct Arguments {
     #[arg(long)]
     seed: Option<u64>,
     /// Mode: generic, amnesia, deaf, pause, observers, winner, tail, copied, handoff,
-    /// repair, joint, full, read-index, drift. All in turn if left out.
+    /// repair, joint, forget, full, read-index, drift. All in turn if left out.
     #[arg(long)]
     mode: Option<Mode>,
     /// How many seeds.

@@ -11,7 +11,8 @@ use std::sync::Mutex;
 use quorate_consensus::policy::{Policy, Rule};
 
 use crate::checker::{
-    completeness, copies, durable, fenced, linear, liveness, majority, offsets, order, permits, serving,
+    completeness, copies, directory, durable, fenced, leases, linear, liveness, majority, offsets, order, permits,
+    serving,
 };
 use crate::plan::Mode;
 use crate::trace::Lines;
@@ -67,6 +68,12 @@ pub const MUTANTS: &[Mutant] = &[
         Rule::NewIdAfterLoss,
         Mode::Repair,
         &[completeness::NAME, durable::NAME, offsets::NAME],
+    ),
+    mutant(
+        "observer without memory votes (B2)",
+        Rule::Forgetful,
+        Mode::Forget,
+        &[directory::NAME, permits::NAME, leases::NAME],
     ),
     mutant("contact at receipt (C1)", Rule::ContactStamp, Mode::Amnesia, TWO),
     mutant("first contact at election (C2)", Rule::FirstContact, Mode::Winner, &[fenced::NAME]),

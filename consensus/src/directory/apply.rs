@@ -81,7 +81,7 @@ impl Directory {
         let version = self.version;
         let DirectoryCommand { at, operation, kind } = command;
         let result = match kind {
-            CommandKind::Bootstrap(cluster) => self.bootstrap(cluster),
+            CommandKind::Bootstrap(cluster) => self.bootstrap(cluster, at),
             CommandKind::Register(hello) => self.register::<P>(*hello),
             CommandKind::CreateTopic { name, topic, partitions } => {
                 self.create_topic(at, operation, name, topic, &partitions)
@@ -160,7 +160,7 @@ impl Directory {
         self.topology = self.version;
     }
 
-    fn bootstrap(&mut self, cluster: ClusterId) -> Result_ {
+    fn bootstrap(&mut self, cluster: ClusterId, at: LogTime) -> Result_ {
         if self.cluster == cluster {
             return Ok(Applied::Unchanged);
         }
@@ -173,6 +173,7 @@ impl Directory {
             ));
         }
         self.cluster = cluster;
+        self.born = at;
         self.bump();
         Ok(Applied::Bootstrapped)
     }

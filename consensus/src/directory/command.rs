@@ -426,5 +426,6 @@ pub(super) fn registration_from_wire(raw: wire::RegisterNode) -> Result<Hello, C
         pid: raw.pid,
         fresh: raw.fresh,
         knows: DirectoryVersion::ZERO,
+        knows_born: quorate_proto::time::LogTime::ZERO,
     })
 }

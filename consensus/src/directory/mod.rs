@@ -18,6 +18,7 @@ use quorate_proto::control::{Assignment, Assignments, PeerInfo};
 use quorate_proto::ids::{
     ClusterId, DirectoryVersion, GroupId, LogIndex, NodeId, OperationId, ReplicaId, TaskId, Term, TopicId,
 };
+use quorate_proto::time::LogTime;
 use quorate_proto::v1::{AuditRecord, Failover};
 
 pub use apply::{Applied, Outcome};
@@ -45,6 +46,8 @@ pub struct Directory {
     /// `version` of the last change of nodes or of where replicas live.
     topology: DirectoryVersion,
     cluster: ClusterId,
+    /// When it was begun: another one, begun later, is no successor of it (M5). Zero: written before this was kept.
+    born: LogTime,
     next_group: GroupId,
     next_replica: ReplicaId,
     nodes: BTreeMap<NodeId, Node>,
@@ -66,6 +69,7 @@ impl Default for Directory {
             version: DirectoryVersion::ZERO,
             topology: DirectoryVersion::ZERO,
             cluster: ClusterId::NONE,
+            born: LogTime::ZERO,
             next_group: GroupId::DIRECTORY.next(),
             next_replica: ReplicaId(1),
             nodes: BTreeMap::new(),
@@ -165,6 +169,12 @@ impl Directory {
     #[must_use]
     pub fn leader_of(&self, group: GroupId) -> Option<(NodeId, Lease)> {
         self.partitions.get(&group).and_then(|p| p.leader(&self.nodes))
+    }
+
+    /// When it was begun.
+    #[must_use]
+    pub fn born(&self) -> LogTime {
+        self.born
     }
 
     /// Recorded failovers, oldest first.

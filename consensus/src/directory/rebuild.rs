@@ -56,14 +56,14 @@ impl Directory {
         newest: (GroupId, ReplicaId),
     ) -> Self {
         let mut raised = self.clone();
-        raised.version = DirectoryVersion(self.version.max(own).get() + VERSION_JUMP);
+        raised.version = DirectoryVersion(self.version.max(own).get().saturating_add(VERSION_JUMP));
         raised.topology = raised.version;
-        raised.next_group = GroupId(self.next_group.max(newest.0.next()).get() + ID_JUMP);
-        raised.next_replica = ReplicaId(self.next_replica.max(newest.1.next()).get() + ID_JUMP);
-        raised.next_task = TaskId(self.next_task.get() + ID_JUMP);
+        raised.next_group = GroupId(self.next_group.max(newest.0.next()).get().saturating_add(ID_JUMP));
+        raised.next_replica = ReplicaId(self.next_replica.max(newest.1.next()).get().saturating_add(ID_JUMP));
+        raised.next_task = TaskId(self.next_task.get().saturating_add(ID_JUMP));
         for partition in raised.partitions.values_mut() {
             let Traces { epoch, leads } = traces(partition.group);
-            partition.permit_epoch = PermitEpoch(partition.permit_epoch.max(epoch).get() + EPOCH_JUMP);
+            partition.permit_epoch = PermitEpoch(partition.permit_epoch.max(epoch).get().saturating_add(EPOCH_JUMP));
             // L1: whoever leads now has the right to the lease of its term; an older one has not.
             if let Some(leads) = leads.filter(|leads| partition.lease.is_none_or(|last| leads.term > last.term)) {
                 partition.lease = Some(leads);

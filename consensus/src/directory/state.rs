@@ -54,6 +54,7 @@ impl Directory {
             version: self.version.get(),
             topology_version: self.topology.get(),
             cluster_id: if self.cluster == ClusterId::NONE { String::new() } else { self.cluster.to_string() },
+            born_us: self.born.0,
             next_group: self.next_group.get(),
             next_replica: self.next_replica.get(),
             nodes: self.nodes.values().map(node).collect(),
@@ -87,6 +88,7 @@ impl Directory {
             } else {
                 ClusterId::from_hex(&raw.cluster_id).ok_or_else(|| bad("cluster id"))?
             },
+            born: LogTime(raw.born_us),
             next_group: GroupId(raw.next_group),
             next_replica: ReplicaId(raw.next_replica),
             // Written before there were tasks: none were.

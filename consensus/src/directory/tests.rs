@@ -41,6 +41,7 @@ pub(crate) fn hello(node: u64, incarnation: u64) -> Hello {
         pid: 0,
         fresh: false,
         knows: quorate_proto::ids::DirectoryVersion::ZERO,
+        knows_born: quorate_proto::time::LogTime::ZERO,
     }
 }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use quorate_proto::control::SessionUp;
 use quorate_proto::ids::{DirectoryVersion, NodeId};
+use quorate_proto::time::LogTime;
 
 use super::dispatch::NodeCore;
 use super::effect::{NodeEffect, Observers};
@@ -13,6 +14,7 @@ use crate::policy::Policy;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     version: DirectoryVersion,
+    born: LogTime,
     snapshot: Bytes,
 }
 
@@ -20,13 +22,24 @@ impl Known {
     /// What the disk held. One that cannot be read is none.
     pub(super) fn new(snapshot: Bytes) -> Self {
         match Directory::decode(&snapshot) {
-            Ok(directory) if !snapshot.is_empty() => Self { version: directory.version(), snapshot },
+            Ok(directory) if !snapshot.is_empty() => {
+                Self { version: directory.version(), born: directory.born(), snapshot }
+            }
             _ => Self::default(),
         }
     }
 
     pub(super) fn version(&self) -> DirectoryVersion {
         self.version
+    }
+
+    pub(super) fn born(&self) -> LogTime {
+        self.born
+    }
+
+    /// This one is kept, the other one shown: it may take its place only if it is the same one, later.
+    fn gives_way_to(&self, shown: &Self) -> bool {
+        shown.version > self.version && (self.version == DirectoryVersion::ZERO || shown.born == self.born)
     }
 }
 
@@ -41,7 +54,7 @@ impl<P: Policy> NodeCore<P> {
             return;
         }
         let shown = Known::new(snapshot);
-        if shown.version > self.known.version {
+        if self.known.gives_way_to(&shown) {
             out.push(NodeEffect::KeepDirectory(shown.snapshot.clone()));
             self.known = shown;
         }

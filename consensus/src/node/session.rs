@@ -26,7 +26,7 @@ impl<P: Policy> NodeCore<P> {
     /// A session opened: who I am, what I released (the notice may have been lost), and a beat without delay.
     pub(super) fn session_up(&mut self, observer: NodeId, now: BootTime, out: &mut Vec<NodeEffect>) {
         let to = Observers::One(observer);
-        let hello = Hello { knows: self.known.version(), ..self.config.hello.clone() };
+        let hello = Hello { knows: self.known.version(), knows_born: self.known.born(), ..self.config.hello.clone() };
         out.push(tell(to, SessionUp::Hello(hello)));
         let live = self.partitions.values().filter_map(Hosted::live);
         out.extend(live.filter_map(PartitionReplica::release_notice).map(|notice| tell(to, notice)));

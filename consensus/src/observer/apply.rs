@@ -130,6 +130,7 @@ impl<P: Policy> ObserverCore<P> {
                 }
             }
             Applied::Rebuilt => {
+                self.compare_directories();
                 // L5: whoever leads may have a lease.
                 self.leases.table.take_over(&self.directory, now, self.cfg.timing.lease);
                 self.round(now, out);

@@ -100,8 +100,11 @@ impl<P: Policy> ObserverCore<P> {
         let me = self.life();
         // The incarnations of a disk that is gone were greater: nobody would listen to this one.
         let older = said.heard.iter().find(|known| known.node == me.node && known.disk != me.disk);
-        if let Some(older) = older.filter(|older| older.incarnation >= me.incarnation && self.replica.is_suspect()) {
-            out.push(ObserverEffect::StartAgain { above: older.incarnation, forgot: None });
+        if let Some(older) = older.filter(|older| older.incarnation >= me.incarnation) {
+            // A disk that was put back: since it was taken out, another one spoke for this observer.
+            let sound = !self.replica.is_suspect();
+            let forgot = sound.then(|| "the other observers know a newer disk of this observer".to_owned());
+            out.push(ObserverEffect::StartAgain { above: older.incarnation, forgot });
             self.failed = true;
             return;
         }
@@ -114,7 +117,7 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         if !self.replica.is_suspect() {
-            self.is_sound(out);
+            self.is_sound(now, out);
             return;
         }
         let newest = self.memories.answers.values().map(|answer| answer.term).max().unwrap_or_default();
@@ -131,12 +134,16 @@ impl<P: Policy> ObserverCore<P> {
         if self.replica.is_suspect() {
             self.tell(now, out);
         } else {
-            self.is_sound(out);
+            self.is_sound(now, out);
         }
     }
 
-    fn is_sound(&mut self, out: &mut Out) {
+    fn is_sound(&mut self, now: BootTime, out: &mut Out) {
         let was = std::mem::replace(&mut self.memories.own, Memory::Sound);
+        if was == Memory::Empty {
+            // What others granted before they forgot it may last from now on (M5).
+            self.started = now;
+        }
         let text = format!("its memory, {} at the start, is sound again: it votes", was.word());
         out.push(ObserverEffect::Memory { memory: Memory::Sound, text });
     }

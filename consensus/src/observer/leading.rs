@@ -48,6 +48,7 @@ impl<P: Policy> ObserverCore<P> {
         self.failovers = Failovers::default();
         self.moves = Moves::default();
         self.repairs = Repairs::default();
+        self.compare_directories();
         self.leases.table.take_over(&self.directory, now, self.cfg.timing.lease);
         if self.directory.cluster() != self.cfg.cluster {
             self.propose(now, CommandKind::Bootstrap(self.cfg.cluster), Pending::Plain, out);

@@ -43,9 +43,20 @@ struct Told<'a> {
 }
 
 impl<P: Policy> ObserverCore<P> {
-    /// The node of this session keeps a newer directory than the observers have.
+    /// The node of this session keeps a newer directory than the observers have, or another one.
     pub(super) fn knows_more(&self, session: Ticket) -> bool {
-        self.sessions.get(&session).is_some_and(|state| state.knows > self.directory.version())
+        self.sessions.get(&session).is_some_and(|state| {
+            let another = state.knows > DirectoryVersion::ZERO && state.born != self.directory.born();
+            another || state.ahead || state.knows > self.directory.version()
+        })
+    }
+
+    /// Who keeps a newer directory than this observer has, now that it leads or that its directory was made anew.
+    pub(super) fn compare_directories(&mut self) {
+        let version = self.directory.version();
+        for state in self.sessions.values_mut() {
+            state.ahead = state.knows > version;
+        }
     }
 
     /// Names of the nodes that keep a newer directory than the observers have.
@@ -79,6 +90,10 @@ impl<P: Policy> ObserverCore<P> {
         Err(Refusal::new(Reason::NeedsOperator, what, subject.to_owned(), action))
     }
 
+    fn is_older_than(&self, told: &Directory) -> bool {
+        told.version() > self.directory.version() || told.born() != self.directory.born()
+    }
+
     fn unsafe_now(what: String, action: &str) -> Refusal {
         Refusal::new(Reason::RefusedUnsafe, what, SUBJECT, action)
     }
@@ -91,7 +106,7 @@ impl<P: Policy> ObserverCore<P> {
             }
         }
         let newest = all.iter().filter_map(|(directory, ..)| *directory).max_by_key(|directory| directory.version());
-        let newest = newest.filter(|directory| directory.version() > self.directory.version()).ok_or_else(|| {
+        let newest = newest.filter(|directory| self.is_older_than(directory)).ok_or_else(|| {
             let action = "start the data nodes; each tells what it keeps as soon as it reaches the observers";
             Self::unsafe_now("no data node has told of a directory".to_owned(), action)
         })?;

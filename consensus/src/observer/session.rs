@@ -4,7 +4,7 @@ use bytes::Bytes;
 use quorate_proto::control::{ExitNotice, Heartbeat, Hello, SessionDown, SessionUp};
 use quorate_proto::ids::{ClusterId, DirectoryVersion, GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
 use quorate_proto::refusal::Refusal;
-use quorate_proto::time::BootTime;
+use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::Reason;
 
 use super::core::{ObserverCore, Out};
@@ -22,6 +22,10 @@ pub(super) struct Session {
     pub(super) assigned: Option<DirectoryVersion>,
     /// Version of the directory that the node keeps, and that directory once it told it (M5).
     pub(super) knows: DirectoryVersion,
+    pub(super) born: LogTime,
+    /// It knew more than this observer when that began to lead, or when it said so: a directory put back from an old copy
+    /// does not become the newer one by growing.
+    pub(super) ahead: bool,
     pub(super) told: Option<Box<Directory>>,
 }
 
@@ -70,7 +74,8 @@ impl<P: Policy> ObserverCore<P> {
             return;
         }
         hello.cluster = ClusterId::NONE;
-        let knows = std::mem::take(&mut hello.knows);
+        let (knows, born) = (std::mem::take(&mut hello.knows), std::mem::take(&mut hello.knows_born));
+        let ahead = self.leading && knows > self.directory.version();
         if self.turned_away(now, session, &hello, out) {
             return;
         }
@@ -82,7 +87,8 @@ impl<P: Policy> ObserverCore<P> {
         }
         let node = hello.node;
         self.view.session_opened(node, hello.incarnation, session, now);
-        self.sessions.insert(session, Session { hello: Some(Box::new(hello)), knows, ..Session::default() });
+        self.sessions
+            .insert(session, Session { hello: Some(Box::new(hello)), knows, born, ahead, ..Session::default() });
         let welcome = SessionDown::Welcome {
             observer: self.cfg.node(),
             observer_leader: self.known_leader,

@@ -24,8 +24,9 @@ use super::{Out, Replica, SnapshotImage};
 use crate::effect::{PersistWrite, ReplicaEffect};
 use crate::policy::Policy;
 
-/// Looks, half a minute apart, at a snapshot on its way before it counts as lost.
-const SNAPSHOT_CHECKS: u32 = 20;
+/// Looks, half a minute apart, at a snapshot on its way before it counts as lost. The transport reports every end; this is
+/// for the one that it does not, and longer than an honest transfer: two hours are 470 GB at the default pace.
+const SNAPSHOT_CHECKS: u32 = 240;
 
 impl<P: Policy> Replica<P> {
     /// What `Fetch` asked for; `None` = compacted away (a snapshot follows).

@@ -27,7 +27,7 @@ use raft::StateRole;
 use super::{Out, Replica};
 use crate::effect::{Note, PersistWrite, ReplicaEffect};
 use crate::envelope::Envelope;
-use crate::policy::Policy;
+use crate::policy::{Policy, Rule};
 
 /// What a replica without memory was told by the others.
 #[derive(Debug, Default)]
@@ -45,6 +45,11 @@ impl<P: Policy> Replica<P> {
     #[must_use]
     pub fn is_suspect(&self) -> bool {
         self.suspect
+    }
+
+    /// What it may have forgotten keeps it from electing and following.
+    fn is_forgetful(&self) -> bool {
+        self.suspect && P::keeps(Rule::Forgetful)
     }
 
     /// Its log holds nothing but the beginning that all members share.
@@ -120,7 +125,7 @@ impl<P: Policy> Replica<P> {
 
     /// Whether a leader's message may be stepped here.
     pub(super) fn may_follow(&self, envelope: &Envelope) -> bool {
-        if !self.suspect || self.governed() {
+        if !self.is_forgetful() || self.governed() {
             return true;
         }
         let message = &envelope.message;
@@ -133,7 +138,7 @@ impl<P: Policy> Replica<P> {
     /// Whether this replica may vote for the sender, or for itself.
     pub(super) fn may_elect(&self, candidate: ReplicaId, term: Term) -> bool {
         let attended = self.rejoin.longest == Some(candidate);
-        !self.suspect || (attended && self.rejoin.forgotten.is_some_and(|forgotten| term > forgotten))
+        !self.is_forgetful() || (attended && self.rejoin.forgotten.is_some_and(|forgotten| term > forgotten))
     }
 
     /// Whether this replica may campaign.

@@ -8,10 +8,10 @@ use quorate_consensus::observer::ObserverEvent;
 use quorate_host::transport::PeerSink;
 use quorate_host::turn::Post;
 use quorate_host::wal::{exit_on_hang, exit_on_poison, Wal, WalNotice, WalNotices};
-use quorate_proto::control::{LastHeard, Memory};
+use quorate_proto::control::LastHeard;
 use quorate_proto::ids::NodeId;
 
-use super::memory::{self, Judgement};
+use super::memory;
 use crate::files::SnapshotFile;
 use crate::services::Request;
 
@@ -56,8 +56,9 @@ impl WalNotices for FromWal {
         exit_on_poison();
         self.post.push(ShellEvent::Poisoned(reason.to_owned()));
         // The disk that failed may hang: nobody waits for this. Nobody else tells the next start (B2).
-        let (dir, why) = (self.data_dir.clone(), Judgement::new(Memory::Suspect, reason));
-        let _ = std::thread::Builder::new().name("marker".to_owned()).spawn(move || memory::write(&dir, &why));
+        let (dir, why) = (self.data_dir.clone(), reason.to_owned());
+        let mark = move || memory::write_suspicion(&dir, &why);
+        let _ = std::thread::Builder::new().name("marker".to_owned()).spawn(mark);
     }
 
     fn full(&self) {

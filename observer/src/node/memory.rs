@@ -71,15 +71,25 @@ pub(super) fn read(dir: &Path) -> io::Result<Option<Judgement>> {
     };
     let (word, why) = text.split_once(": ").unwrap_or(("suspect", &text));
     let memory = Memory::ALL.into_iter().find(|memory| memory.word() == word && *memory != Memory::Sound);
-    Ok(Some(Judgement::new(memory.unwrap_or(Memory::Suspect), why.trim())))
+    // What cannot be read may have been the worst.
+    Ok(Some(Judgement::new(memory.unwrap_or(Memory::Lost), why.trim())))
 }
 
 /// Makes the verdict durable.
 pub(super) fn write(dir: &Path, judgement: &Judgement) -> io::Result<()> {
-    let marker = dir.join(SUSPECT);
-    fs::write(&marker, format!("{}: {}\n", judgement.memory.word(), judgement.why))?;
-    File::open(&marker)?.sync_all()?;
+    let beside = dir.join(format!("{SUSPECT}.new"));
+    fs::write(&beside, format!("{}: {}\n", judgement.memory.word(), judgement.why))?;
+    File::open(&beside)?.sync_all()?;
+    fs::rename(&beside, dir.join(SUSPECT))?;
     File::open(dir)?.sync_all()
+}
+
+/// The running process came to distrust its log. A marker that says worse, because this log was never whole, stays.
+pub(super) fn write_suspicion(dir: &Path, why: &str) -> io::Result<()> {
+    match read(dir)? {
+        Some(before) if before.memory != Memory::Suspect => Ok(()),
+        _ => write(dir, &Judgement::new(Memory::Suspect, why)),
+    }
 }
 
 /// It is sound again.

@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::boot::FileJob;
 use super::inlets::ShellEvent;
-use super::memory::{self, Judgement};
+use super::memory;
 use super::metrics::Metrics;
 use super::story::Story;
 use crate::config::ObserverConfig;
@@ -220,7 +220,7 @@ impl Shell {
                 why,
                 "this log contradicts what the other observers know: starting again without trust in it"
             );
-            let written = memory::write(&self.config.data_dir, &Judgement::new(Memory::Suspect, why));
+            let written = memory::write_suspicion(&self.config.data_dir, &why);
             if let Err(error) = written {
                 self.fatal = Some(format!("the marker of a suspect log could not be written: {error}"));
             }

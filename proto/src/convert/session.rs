@@ -36,6 +36,7 @@ impl From<Hello> for wire::Hello {
             assignments_version: 0,
             fresh: hello.fresh,
             knows: hello.knows.get(),
+            knows_born_us: hello.knows_born.0,
         }
     }
 }
@@ -63,6 +64,7 @@ impl TryFrom<wire::Hello> for Hello {
             pid: raw.pid,
             fresh: raw.fresh,
             knows: DirectoryVersion(raw.knows),
+            knows_born: LogTime(raw.knows_born_us),
         })
     }
 }

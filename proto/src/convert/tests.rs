@@ -106,6 +106,7 @@ fn hello() -> impl Strategy<Value = Hello> {
             pid: numbers.2,
             fresh: numbers.2 % 2 == 0,
             knows: DirectoryVersion(u64::from(numbers.2)),
+            knows_born: LogTime(i64::from(numbers.2) + 7),
         },
     )
 }

@@ -262,6 +262,7 @@ fn hello(config: &ServerConfig, data_dir: &DataDir, fresh: bool) -> Result<Hello
         pid: std::process::id(),
         fresh,
         knows: DirectoryVersion::ZERO,
+        knows_born: quorate_proto::time::LogTime::ZERO,
     })
 }
 

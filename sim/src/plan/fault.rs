@@ -110,6 +110,15 @@ pub enum Fault {
         /// How long.
         span: Duration,
     },
+    /// An observer dies and starts again without its memory (B2): on an empty disk, or without the end of its log.
+    Forget {
+        /// Who.
+        target: Target,
+        /// How long it is down: long enough for what was under way to be over.
+        down: Duration,
+        /// Entries lost at most, with every vote; `None`: the whole disk.
+        entries: Option<u64>,
+    },
     /// The host's disk fills up to its soft mark, or to its hard one (B5), and is emptied after a while.
     FillDisk {
         /// Who.

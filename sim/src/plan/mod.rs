@@ -8,6 +8,7 @@ mod copied;
 mod deaf;
 mod drift;
 mod fault;
+mod forget;
 mod full;
 mod generic;
 mod handoff;
@@ -56,6 +57,8 @@ pub enum Mode {
     Repair,
     /// The leave of a joint membership is held.
     Joint,
+    /// An observer loses its memory.
+    Forget,
     /// Disks fill up and are emptied.
     Full,
     /// The observers are gone for long, and leaders go on without them.
@@ -70,7 +73,7 @@ type Draw = fn(&mut Chance) -> Plan;
 
 impl Mode {
     /// All that have faults.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Generic,
         Self::Amnesia,
         Self::Deaf,
@@ -82,6 +85,7 @@ impl Mode {
         Self::Handoff,
         Self::Repair,
         Self::Joint,
+        Self::Forget,
         Self::Full,
         Self::ReadIndex,
         Self::Drift,
@@ -101,6 +105,7 @@ impl Mode {
             Self::Handoff => ("handoff", handoff::draw, handoff::EXERCISES),
             Self::Repair => ("repair", repair::draw, repair::EXERCISES),
             Self::Joint => ("joint", joint::draw, joint::EXERCISES),
+            Self::Forget => ("forget", forget::draw, forget::EXERCISES),
             Self::Full => ("full", full::draw, full::EXERCISES),
             Self::ReadIndex => ("read-index", read_index::draw, read_index::EXERCISES),
             Self::Quiet => ("quiet", |_| quiet::plan(Duration::from_secs(60), quiet::Burden::None), &[]),

@@ -94,6 +94,19 @@ impl<P: Policy> World<P> {
                 world.after(span, What::EndSlow(id));
             }),
             Fault::Stall { target, span } => self.on_node(target, |world, id| world.node_mut(id).disk.hang = span),
+            Fault::Forget { target, down, entries } => {
+                let host = self.resolve(target);
+                // A second one without memory may need an operator (M5): out of this run's scope.
+                let others = self.observers.values().filter(|other| other.id != id_of(host));
+                if others.clone().all(|other| other.is_sound() && other.rejoined) {
+                    let what = if entries.is_some() { "observers' tails lost" } else { "observers' disks wiped" };
+                    self.coverage.count(what);
+                    self.observer_crash(id_of(host));
+                    self.observer_mut(id_of(host)).forget(entries);
+                    self.observer_mut(id_of(host)).rejoined = false;
+                    self.after(down, What::Start(host));
+                }
+            }
             Fault::FillDisk { target, full, span } => {
                 let host = self.resolve(target);
                 self.coverage.count("disks filled");

@@ -8,7 +8,7 @@ use quorate_client::core::routes::{PartitionRoute, TopicRoutes};
 use quorate_consensus::observer::event::AdminRequest;
 use quorate_consensus::observer::{ObserverCore, ObserverEffect, ObserverEvent};
 use quorate_consensus::policy::Policy;
-use quorate_proto::control::{LeaseVerdict, Room, SessionDown};
+use quorate_proto::control::{LeaseVerdict, Memory, Room, SessionDown};
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, OperationId, PartitionNo, Term, Ticket, TopicId};
 use quorate_proto::time::LogTime;
 
@@ -277,14 +277,26 @@ impl<P: Policy> World<P> {
                 }
             }
             ObserverEffect::Note(_) | ObserverEffect::Ballast(_) => {}
-            ObserverEffect::Memory { text, .. } => self.say(format_args!("observer-{}: {text}", id.0)),
-            // No disk is lost here, so none may contradict the others.
-            ObserverEffect::StartAgain { forgot: why, .. } => {
-                let why = why.unwrap_or_default();
-                let what = format!("observer-{} does not trust its log: {why}", id.0);
-                let violation = crate::checker::Violation::new("observers go on", self.now, what);
-                self.check(Err(violation));
+            ObserverEffect::Memory { memory, text } => {
+                self.say(format_args!("observer-{}: {text}", id.0));
+                if memory == Memory::Sound {
+                    self.coverage.count("observers sound again");
+                    let observer = self.observer_mut(id);
+                    (observer.memory, observer.rejoined) = (Memory::Sound, true);
+                }
+            }
+            ObserverEffect::StartAgain { above, forgot } => {
+                if let Some(why) = forgot {
+                    // Whoever lost something knows it from the start here: nobody may contradict the others.
+                    let what = format!("observer-{} does not trust its log: {why}", id.0);
+                    let violation = crate::checker::Violation::new("observers go on", self.now, what);
+                    self.check(Err(violation));
+                }
+                self.coverage.count("observers started again");
                 self.observer_crash(id);
+                let observer = self.observer_mut(id);
+                observer.incarnation = observer.incarnation.max(above);
+                self.after(Duration::from_millis(100), What::Start(host(id)));
             }
             ObserverEffect::Fatal(why) => {
                 let what = format!("observer-{} cannot go on: {why}", id.0);

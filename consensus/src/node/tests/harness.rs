@@ -103,6 +103,7 @@ pub(super) fn config(node: u64, incarnation: u64, limits: &NodeLimits) -> NodeCo
             pid: 0,
             fresh: false,
             knows: quorate_proto::ids::DirectoryVersion::ZERO,
+            knows_born: quorate_proto::time::LogTime::ZERO,
         },
         observers: vec![NodeId(101)],
         timing: Timing::default(),

@@ -76,7 +76,8 @@ impl Failovers {
         progress.suspicion.cause = suspicion.cause;
         progress.withdrawn = None;
         if progress.permits.len() == PERMITS {
-            progress.permits.remove(0);
+            // The first one tells when it began, the newest ones which of them won.
+            progress.permits.remove(1);
         }
         progress.permits.push((permit.epoch, now));
     }
@@ -131,7 +132,8 @@ impl Failovers {
     pub(super) fn marks(&mut self, marks: ElectionMarks) {
         let progress = self.progress.get_mut(&marks.group);
         if let Some(progress) = progress.filter(|p| p.permits.iter().any(|(epoch, _)| *epoch == marks.permit_epoch)) {
-            progress.marks = Some(marks);
+            let newer = progress.marks.is_none_or(|known| marks.term > known.term);
+            progress.marks = if newer { Some(marks) } else { progress.marks };
         }
     }
 

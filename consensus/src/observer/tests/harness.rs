@@ -75,6 +75,7 @@ pub fn hello(node: u64, incarnation: u64) -> Hello {
         pid: 1,
         fresh: false,
         knows: quorate_proto::ids::DirectoryVersion::ZERO,
+        knows_born: quorate_proto::time::LogTime::ZERO,
     }
 }
 
@@ -373,9 +374,11 @@ impl World {
                 self.up(id, told);
             }
             SessionDown::Directory(shown) => {
-                let version = crate::directory::Directory::decode(&shown).expect("a directory").version();
-                if version > node.hello.knows {
-                    (node.hello.knows, node.kept) = (version, shown);
+                let directory = crate::directory::Directory::decode(&shown).expect("a directory");
+                let (version, born) = (directory.version(), directory.born());
+                let same = node.hello.knows == DirectoryVersion::ZERO || node.hello.knows_born == born;
+                if version > node.hello.knows && same {
+                    (node.hello.knows, node.hello.knows_born, node.kept) = (version, born, shown);
                 }
             }
             SessionDown::Permits(permits) if node.obedient => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use quorate_proto::control::Memory;
-use quorate_proto::ids::{NodeId, OperationId, PermitEpoch};
+use quorate_proto::ids::{DirectoryVersion, NodeId, OperationId, PermitEpoch};
 use quorate_proto::refusal::Reason;
 
 use super::harness::World;
@@ -58,6 +58,26 @@ fn an_empty_directory_takes_nobody_over_who_knows_a_newer_one() {
     let ticket = world.create_topic("default/other", 1, OperationId(9));
     world.until("an answer", |w| w.admin.contains_key(&ticket));
     assert_eq!(world.admin[&ticket].as_ref().map_err(|refusal| refusal.reason), Err(Reason::NeedsOperator));
+}
+
+/// Versions only count: an empty directory grows as well, and must not take the nodes over when it is as new by number.
+#[test]
+fn an_empty_directory_that_grew_is_still_another_one() {
+    let mut world = World::serving(2);
+    let born = world.directory().born();
+    wiped(&mut world);
+    assert_ne!(world.directory().born(), born, "it was begun at another time");
+    for node in world.nodes.values_mut() {
+        node.hello.knows = DirectoryVersion(1);
+    }
+    let leader = world.leader().expect("leads");
+    for node in 1..=3 {
+        world.connect(NodeId(node));
+    }
+    world.run(MS(2_000));
+    assert!(world.directory().version() >= DirectoryVersion(1));
+    assert!(world.directory().nodes().is_empty(), "nobody is registered");
+    assert_eq!(world.cores[&leader].observers(world.now).know_more, ["n1", "n2", "n3"]);
 }
 
 #[test]
