@@ -58,9 +58,25 @@ pub fn unavailable() -> Option<String> {
         Command::new(tool).arg("-V").stdin(quiet()).stdout(quiet()).stderr(quiet()).status().is_err()
     };
     let tools = [("ip", "iproute2"), ("tc", "iproute2"), ("unshare", "util-linux"), ("nsenter", "util-linux")];
-    let (tool, package) = tools.into_iter().find(missing)?;
-    Some(format!("a host cannot be cut off here: the tool {tool} is missing; install {package}"))
+    if let Some((tool, package)) = tools.into_iter().find(missing) {
+        return Some(format!("a host cannot be cut off here: the tool {tool} is missing; install {package}"));
+    }
+    // A container's root may not, and a kernel may lack a part: try it, in a namespace that ends with the attempt.
+    let tried = Command::new("unshare").args(["--net", "--", "sh", "-c", ATTEMPT]).stdin(Stdio::null()).output();
+    let why = match tried {
+        Ok(done) if done.status.success() => return None,
+        Ok(done) => String::from_utf8_lossy(&done.stderr).lines().next().unwrap_or("no reason given").to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Some(format!(
+        "a host cannot be cut off here: {why}; run it on a host, or in a container with CAP_SYS_ADMIN and CAP_NET_ADMIN"
+    ))
 }
+
+/// Everything that [`Networks`] needs of the kernel.
+const ATTEMPT: &str =
+    "ip link add qb type bridge && ip link add qv type veth peer name qw && ip link set qv master qb && \
+    ip link set qv up && tc qdisc add dev qv root blackhole && unshare --net true";
 
 /// Puts this process into a network namespace of its own, in which [`Networks`] can be made: starts the program anew
 /// there, with the same arguments and process id. Comes back at once if it is in one already.
