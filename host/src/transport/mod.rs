@@ -79,7 +79,8 @@ impl TransportConfig {
             snapshot_bytes_per_second: 64 << 20,
             connect_timeout: Duration::from_secs(1),
             reconnect_min: Duration::from_millis(50),
-            reconnect_max: Duration::from_secs(1),
+            // A peer that is back must be reached before the next leader dies: its vote or its flush may be the majority.
+            reconnect_max: Duration::from_millis(100),
         }
     }
 }
