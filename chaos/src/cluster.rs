@@ -42,7 +42,7 @@ pub struct Cluster {
     output: Arc<Mutex<String>>,
     lifeline: Option<Lifeline>,
     restart_observers: &'static str,
-    volumes: Vec<Volume>,
+    volumes: Vec<Arc<Volume>>,
     networks: Option<Networks>,
 }
 
@@ -72,7 +72,7 @@ impl Cluster {
     pub fn start_on(
         binary: &Path,
         restart_observers: &'static str,
-        mount: impl FnOnce(&Files) -> Result<Vec<Volume>, Error>,
+        mount: impl FnOnce(&Files) -> Result<Vec<Arc<Volume>>, Error>,
     ) -> Result<Self, Error> {
         let mut cluster = Self::start_with(binary, restart_observers)?;
         cluster.interrupt()?;
@@ -267,7 +267,7 @@ impl Cluster {
 
     /// The file systems made for it, in the order in which they were.
     #[must_use]
-    pub fn volumes(&self) -> &[Volume] {
+    pub fn volumes(&self) -> &[Arc<Volume>] {
         &self.volumes
     }
 

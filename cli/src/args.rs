@@ -11,7 +11,7 @@ use crate::produce::fields::Selector;
 use crate::produce::rows::Format;
 use crate::span::parse_span;
 
-pub use bench::{BenchCommon, BenchVerb, FailoverCommon, FaultName, HandoffArgs};
+pub use bench::{BenchCommon, BenchVerb, BurdenName, FailoverCommon, FaultName, HandoffArgs};
 
 /// A message log for money: majority-replicated, in order, once per key.
 #[derive(Debug, Parser)]

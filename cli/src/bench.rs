@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use quorate_chaos::bench::{
-    failover, publish, steady, FailoverSettings, Fault, Ground, PublishSettings, Report, SteadySettings, Target,
+    failover, publish, quiet, steady, Burden, FailoverSettings, Fault, Ground, PublishSettings, QuietSettings, Report,
+    SteadySettings, Target,
 };
 use quorate_chaos::network;
 use quorate_client::Client;
 
-use crate::args::{BenchCommon, BenchVerb, FailoverCommon, FaultName, Global, HandoffArgs};
+use crate::args::{BenchCommon, BenchVerb, BurdenName, FailoverCommon, FaultName, Global, HandoffArgs};
 use crate::connect::observers;
 use crate::fail::{Exit, Fail};
 use crate::output::Output;
@@ -67,6 +68,16 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
             };
             failover(target, &settings(fault, repeat, &common)?, &tell).await?
         }
+        BenchVerb::Quiet { minutes, burden, partitions, rate, size: bytes } => {
+            let settings = QuietSettings {
+                time: Duration::from_secs_f64(positive("--minutes", minutes)? * 60.0),
+                burden: burden.into(),
+                partitions,
+                rate: positive("--rate", rate)?,
+                size: size(bytes)?,
+            };
+            quiet(target, &settings, &tell).await?
+        }
         BenchVerb::Timelines { .. } => unreachable!("it measures nothing"),
     };
     bar.finish_and_clear();
@@ -74,7 +85,22 @@ pub async fn run(verb: BenchVerb, global: &Global, output: &Output) -> Result<Ex
         timelines::draw_one(&report, &plot)?;
     }
     show(&report, output);
-    Ok(if report.audit.clean() { Exit::Ok.into() } else { Exit::Verification.into() })
+    let disturbed = report.quiet.as_ref().is_some_and(|figures| !figures.calm());
+    Ok(match report.audit.clean() {
+        false => Exit::Verification.into(),
+        true if disturbed => Exit::Objective.into(),
+        true => Exit::Ok.into(),
+    })
+}
+
+impl From<BurdenName> for Burden {
+    fn from(name: BurdenName) -> Self {
+        match name {
+            BurdenName::None => Self::None,
+            BurdenName::Processors => Self::Processors,
+            BurdenName::Flushes => Self::Flushes,
+        }
+    }
 }
 
 impl From<FaultName> for Fault {

@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{pipe, quorate};
@@ -45,7 +46,7 @@ const DATA: u64 = 320;
 
 fn on_small_disks() -> Cluster {
     let mount = |files: &Files| {
-        (1..=NODES).map(|id| Volume::in_memory(&files.data(&format!("node-{id}")), DATA, 4_000)).collect()
+        (1..=NODES).map(|id| Volume::in_memory(&files.data(&format!("node-{id}")), DATA, 4_000).map(Arc::new)).collect()
     };
     Cluster::start_on(common::binary(), "never", mount).unwrap_or_else(|e| panic!("{e}"))
 }
@@ -165,7 +166,7 @@ fn one_full_disk_is_passed_by_all_full_disks_refuse_and_room_lets_it_go_on() {
 
     // Full to the last byte while nothing runs: it starts, elects, reads, refuses; and goes on with room.
     cluster.kill_all();
-    let fillers: Vec<PathBuf> = cluster.volumes().iter().map(fill).collect();
+    let fillers: Vec<PathBuf> = cluster.volumes().iter().map(|volume| fill(volume)).collect();
     for id in 1..=NODES {
         cluster.start_alone("observer", id).unwrap_or_else(|e| panic!("{e}"));
         cluster.start_alone("server", id).unwrap_or_else(|e| panic!("{e}"));

@@ -415,6 +415,18 @@ pub struct ElectionMarks {
     pub lease: std::time::Duration,
     /// First publish acknowledged.
     pub first_ack: std::time::Duration,
+    /// When the former leader last served, as far as it is known here.
+    pub served: Option<LastServed>,
+}
+
+/// When a former leader last served, as its successor saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastServed {
+    /// Its last record was applied, or the first one began to wait, so many microseconds after the permit's receipt;
+    /// negative: before it.
+    pub last_us: i64,
+    /// There were entries that it had not committed: publishes waited. Otherwise it may have had nothing to do.
+    pub waited: bool,
 }
 
 /// An observer as operators see it; part of its last-heard table, so that every observer can list all of them.

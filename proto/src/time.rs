@@ -21,6 +21,24 @@ impl BootTime {
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// Microseconds after `other`; negative: before it.
+    #[must_use]
+    pub fn micros_after(self, other: Self) -> i64 {
+        let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        micros(self.since(other)) - micros(other.since(self))
+    }
+
+    /// Later by so many microseconds; earlier if negative.
+    #[must_use]
+    pub fn shifted_us(self, micros: i64) -> Self {
+        let span = Duration::from_micros(micros.unsigned_abs());
+        if micros < 0 {
+            self - span
+        } else {
+            self + span
+        }
+    }
 }
 
 impl Add<Duration> for BootTime {

@@ -59,6 +59,8 @@ pub struct Client {
     pub acknowledged: u64,
     /// Records whose fate stayed open.
     pub unresolved: u64,
+    /// Records that have their outcome, by index.
+    pub answered: BTreeSet<usize>,
     /// Records answered as duplicates.
     pub duplicates: u64,
     next: BTreeMap<u64, u64>,
@@ -102,6 +104,7 @@ impl Client {
             longest_gap: Duration::ZERO,
             acknowledged: 0,
             unresolved: 0,
+            answered: BTreeSet::new(),
             duplicates: 0,
             next: BTreeMap::new(),
             replayed: Vec::new(),
@@ -143,6 +146,7 @@ impl Client {
         if let Err(full) = producer.send(clock, record, token, out) {
             // Back-pressure: not admitted, so it must never appear.
             self.refused.insert(full.record.value().clone());
+            self.answered.insert(self.sent.len() - 1);
         }
     }
 
@@ -191,6 +195,7 @@ impl Client {
 
     fn told(&mut self, now: Instant, index: usize, outcome: Outcome) -> Told {
         let sent = self.sent[index].clone();
+        self.answered.insert(index);
         match &outcome {
             Ok(receipt) => {
                 self.acknowledged += 1;
@@ -234,6 +239,16 @@ impl Client {
     #[must_use]
     pub fn waiting(&self) -> u32 {
         [&self.producer, &self.again].into_iter().flatten().map(ProducerCore::waiting).sum()
+    }
+
+    /// Those records, for people.
+    #[must_use]
+    pub fn waits_for(&self) -> String {
+        let [first, second] =
+            [&self.producer, &self.again].map(|producer| producer.as_ref().map_or(0, |p| p.waiting()));
+        let own = self.sent.iter().enumerate().filter(|(index, _)| !self.answered.contains(index));
+        let own: Vec<String> = own.map(|(_, sent)| format!("{:?} of {}", sent.value, sent.at)).collect();
+        format!("{first} of the first producer ({}), {second} of the second", own.join(", "))
     }
 
     /// The link to `node` came up or broke.

@@ -1,20 +1,21 @@
 //! What a run exercised: a run in which nothing bit or nothing was published proves nothing (vacuity floor).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Counters by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coverage(BTreeMap<String, u64>);
+pub struct Coverage(BTreeMap<Cow<'static, str>, u64>);
 
 impl Coverage {
     /// One more of `what`.
-    pub fn count(&mut self, what: impl Into<String>) {
+    pub fn count(&mut self, what: impl Into<Cow<'static, str>>) {
         self.add(what, 1);
     }
 
     /// `n` more of `what`.
-    pub fn add(&mut self, what: impl Into<String>, n: u64) {
+    pub fn add(&mut self, what: impl Into<Cow<'static, str>>, n: u64) {
         let what = what.into();
         if n > 0 {
             *self.0.entry(what).or_default() += n;
@@ -29,7 +30,7 @@ impl Coverage {
 
     /// Everything counted, by name.
     pub fn all(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.0.iter().map(|(what, n)| (what.as_str(), *n))
+        self.0.iter().map(|(what, n)| (what.as_ref(), *n))
     }
 
     /// Adds another run's counters.

@@ -10,6 +10,10 @@ use quorate_sim::plan::Mode;
 use quorate_sim::runner::{mode_of, play, play_all, play_quiet, Rules};
 use quorate_sim::trace::Lines;
 
+/// A run allocates all the time, on one thread.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Deterministic simulation of a Quorate cluster.
 #[derive(Parser)]
 #[command(name = "quorate-sim")]

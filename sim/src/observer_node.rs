@@ -88,8 +88,11 @@ impl<P: Policy> ObserverNode<P> {
         config.timing = timing.clone();
         config.snapshot_entries = 20;
         config.disk = DiskId(u128::from(self.id.0) + 1_000_000 * u128::from(self.wipes));
-        // As a start judges it: an empty disk may be a new one, or one that held a log.
-        config.memory = if self.disk.group(GroupId::DIRECTORY).is_none() { Memory::Empty } else { self.memory };
+        // As a start judges it: an empty disk may be a new one, or one that held a log. The marker stays until it is sound.
+        if self.disk.group(GroupId::DIRECTORY).is_none() {
+            self.memory = Memory::Empty;
+        }
+        config.memory = self.memory;
         let log = self.disk.group(GroupId::DIRECTORY).and_then(crate::disk::GroupLog::restored);
         let restored = log.map(|log| log.expect("a simulated disk keeps what it acknowledged"));
         // The newest snapshot whose position lies within the log.

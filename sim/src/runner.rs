@@ -116,19 +116,20 @@ impl fmt::Display for Summary {
 pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], time: Option<Duration>) -> Summary {
     let (next, all) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let summary = Mutex::new(Summary::default());
-    let began = Instant::now();
+    let progress = Progress::new(all);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| loop {
                 let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= seeds.end || time.is_some_and(|time| began.elapsed() >= time) {
+                if seed >= seeds.end || time.is_some_and(|time| progress.began.elapsed() >= time) {
                     return;
                 }
                 let outcome = play::<P>(seed, mode_of(seed, modes), Lines::Dropped);
                 let mut summary = summary.lock().expect("no thread panics while it holds the summary");
+                progress.failed(&outcome);
                 summary.add(outcome);
-                progress(summary.runs(), all, summary.failed.len(), began);
+                progress.after(summary.runs(), summary.failed.len());
                 if summary.failed.len() >= ENOUGH {
                     next.store(seeds.end, Ordering::Relaxed);
                 }
@@ -140,12 +141,37 @@ pub fn play_all<P: Policy>(seeds: Range<u64>, modes: &[Mode], time: Option<Durat
     summary
 }
 
-fn progress(done: u64, all: u64, failed: usize, began: Instant) {
-    let mut err = std::io::stderr();
-    if err.is_terminal() && (done.is_multiple_of(20) || done == all) {
-        let each = began.elapsed().as_millis() / u128::from(done);
-        // Progress is a courtesy: a closed terminal is no reason to stop.
-        let _ = write!(err, "\r{done} of {all} runs, {failed} failed, {each} ms a run ");
+/// Progress on standard error: on a terminal one line that changes, else a line a minute. A failed run is told at once.
+struct Progress {
+    all: u64,
+    began: Instant,
+    terminal: bool,
+    minutes: AtomicU64,
+}
+
+impl Progress {
+    fn new(all: u64) -> Self {
+        Self { all, began: Instant::now(), terminal: std::io::stderr().is_terminal(), minutes: AtomicU64::new(0) }
+    }
+
+    fn after(&self, done: u64, failed: usize) {
+        let (passed, all) = (self.began.elapsed(), self.all);
+        let each = passed.as_millis() / u128::from(done);
+        let line = format!("{done} of {all} runs, {failed} failed, {each} ms a run");
+        // Progress is a courtesy: a closed output is no reason to stop.
+        if self.terminal && (done.is_multiple_of(20) || done == all) {
+            let _ = write!(std::io::stderr(), "\r{line} ");
+        } else if !self.terminal && self.minutes.swap(passed.as_secs() / 60, Ordering::Relaxed) < passed.as_secs() / 60
+        {
+            let _ = writeln!(std::io::stderr(), "{line}");
+        }
+    }
+
+    fn failed(&self, outcome: &Outcome) {
+        if let Some(violation) = &outcome.violation {
+            let line = format!("seed {} {}: {violation}", outcome.seed, outcome.mode);
+            let _ = writeln!(std::io::stderr(), "{}{line}", if self.terminal { "\n" } else { "" });
+        }
     }
 }
 

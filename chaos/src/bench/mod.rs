@@ -4,12 +4,14 @@ mod failover;
 mod fault;
 pub mod plot;
 mod publish;
+mod quiet;
 mod report;
 mod steady;
 pub mod timelines;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_client::{Client, Reason};
@@ -18,6 +20,7 @@ use rand::Rng;
 pub use failover::{failover, FailoverSettings};
 pub use fault::{Fault, Ground};
 pub use publish::{publish, PublishSettings};
+pub use quiet::{quiet, Burden, QuietFigures, QuietSettings, FROZEN};
 pub use report::{FailoverFigures, Report};
 pub use steady::{steady, SteadySettings};
 
@@ -59,7 +62,7 @@ pub struct Bench {
     cluster: Option<Cluster>,
 }
 
-/// MiB of a data node's log on a file system of its own.
+/// MiB of a log on a file system of its own.
 const LOG_VOLUME: u64 = 256;
 
 impl Bench {
@@ -76,7 +79,7 @@ impl Bench {
         }
     }
 
-    /// The same with each data node's write-ahead log on a file system of its own, which can be frozen.
+    /// The same with the write-ahead log of each data node and observer on a file system of its own, which can be frozen.
     ///
     /// # Errors
     /// It is not a private cluster, this process may not mount, or whatever fails of it.
@@ -89,7 +92,9 @@ impl Bench {
             return Err(Error::new(format!("a disk cannot be made to hang here: {why}")));
         }
         let mount = |files: &Files| {
-            (1..=NODES).map(|id| Volume::on_disk(&files.data(&format!("node-{id}")).join("wal"), LOG_VOLUME)).collect()
+            let nodes = (1..=NODES).map(|id| format!("node-{id}"));
+            let all = nodes.chain((1..=NODES).map(|id| format!("observer-{id}")));
+            all.map(|name| Volume::on_disk(&files.data(&name).join("wal"), LOG_VOLUME).map(Arc::new)).collect()
         };
         Self::prepare_private(move || Cluster::start_on(&binary, "2s", mount), partitions, tell).await
     }
@@ -136,7 +141,15 @@ impl Bench {
     pub fn log_volume(&self, node: u64) -> Result<&Volume, Error> {
         let volumes = self.cluster.as_ref().map(Cluster::volumes).unwrap_or_default();
         let volume = usize::try_from(node).ok().and_then(|node| volumes.get(node.checked_sub(1)?));
-        volume.ok_or_else(|| Error::new(format!("the log of node {node} has no file system of its own")))
+        volume
+            .map(Arc::as_ref)
+            .ok_or_else(|| Error::new(format!("the log of node {node} has no file system of its own")))
+    }
+
+    /// The file systems of all logs that have one of their own.
+    #[must_use]
+    pub fn log_volumes(&self) -> Vec<Arc<Volume>> {
+        self.cluster.as_ref().map(|cluster| cluster.volumes().to_vec()).unwrap_or_default()
     }
 
     async fn prepare_private(

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Spent;
+use super::{QuietFigures, Spent};
 use crate::ledger::Audit;
 use crate::measure::{LatencyMs, Repeats, Second};
 use crate::probe::Machine;
@@ -15,7 +15,7 @@ use crate::probe::Machine;
 pub struct Report {
     /// Version of this form.
     pub schema: &'static str,
-    /// `publish`, `steady`, `failover`.
+    /// `publish`, `steady`, `failover`, `handoff`, `quiet`.
     pub benchmark: &'static str,
     /// What was asked for.
     pub settings: BTreeMap<&'static str, serde_json::Value>,
@@ -45,6 +45,9 @@ pub struct Report {
     /// `failover` only.
     #[serde(flatten)]
     pub failover: Option<FailoverFigures>,
+    /// `quiet` only.
+    #[serde(flatten)]
+    pub quiet: Option<QuietFigures>,
     /// First failures and complaints of the audit, for people.
     pub findings: Vec<String>,
     /// Second by second.
@@ -112,6 +115,17 @@ impl Report {
             let gap = &figures.gap_ms;
             text =
                 format!("{}: {} faults, gap p50 {} ms, max {} ms", self.benchmark, figures.repeats, gap.p50, gap.max);
+        }
+        if let Some(figures) = &self.quiet {
+            text = format!(
+                "{}: {} s, {} false failovers, {} leaders changed, {} restarts, longest gap {} ms",
+                self.benchmark,
+                figures.quiet_s,
+                figures.false_failovers,
+                figures.leaders_changed,
+                figures.restarts,
+                self.longest_gap_ms
+            );
         }
         format!(
             "{text}; {} acknowledged, {} lost, {} duplicate, {} reordered, {} phantom: {}",

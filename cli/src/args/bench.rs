@@ -48,6 +48,27 @@ pub enum BenchVerb {
         #[command(flatten)]
         common: FailoverCommon,
     },
+    /// Nothing is done to the cluster: nobody may be suspected
+    #[command(
+        after_help = "Exit code 11 if a leader was suspected or anything moved, 12 if the audit is not clean.\n\nExample:\n  quorate bench quiet --minutes 30 --burden processors"
+    )]
+    Quiet {
+        /// How long
+        #[arg(long, default_value_t = 30.0)]
+        minutes: f64,
+        /// What weighs on the hosts meanwhile
+        #[arg(long, value_enum, default_value_t = BurdenName::None)]
+        burden: BurdenName,
+        /// Partitions of the topic
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        partitions: u32,
+        /// Records a second over all partitions
+        #[arg(long, default_value_t = 100.0)]
+        rate: f64,
+        /// Bytes of a payload
+        #[arg(long, default_value = "200", value_parser = parse_size)]
+        size: usize,
+    },
     /// Results of `failover` and `handoff` beside their objectives, as a table and a picture
     #[command(
         after_help = "Exit code 11 if an objective is missed, 12 if an audit is not clean.\n\nExample:\n  quorate bench timelines target/bench/timelines --plot timelines.svg"
@@ -114,6 +135,16 @@ pub struct BenchCommon {
 pub enum Shape {
     /// One producer, 64 keys
     Orders,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BurdenName {
+    /// Nothing
+    None,
+    /// Two spinning threads for each processor
+    Processors,
+    /// Every log's file system stands still for 200 ms again and again (private cluster, needs root)
+    Flushes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -113,7 +113,9 @@ impl<P: Policy> PartitionReplica<P> {
             self.end_leadership(known.and_then(|leader| self.nodes.get(&leader).copied()), turn);
         }
         if leads.is_some() && self.leading != leads {
-            self.marks.elected(term, self.replica.won_epoch(), turn.now);
+            // Its own no-op is in the log already.
+            let waited = self.replica.committed().0 + 1 < self.replica.last_index().0;
+            self.marks.elected(term, self.replica.won_epoch(), waited, turn.now);
         }
         self.leading = leads;
         self.show(turn);
@@ -194,6 +196,10 @@ impl<P: Policy> PartitionReplica<P> {
         let view = EntryView::parse(entry.data).map_err(|error| format!("{index}: {error}"))?;
         let applied = self.machine.apply_as::<P>(index, term, &view).map_err(|error| error.to_string())?;
         let waiting = self.pipeline.applied(term, index, now);
+        // Without a leader these are what a start replays.
+        if !applied.entry.batches.is_empty() && self.replica.leader().is_some() {
+            self.marks.record_applied(now);
+        }
         let nothing = applied.entry.batches.is_empty() && applied.entry.keys.is_empty();
         Ok(EntryDone {
             index,

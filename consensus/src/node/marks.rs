@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quorate_proto::control::ElectionMarks;
+use quorate_proto::control::{ElectionMarks, LastServed};
 use quorate_proto::ids::{GroupId, PermitEpoch, Term};
 use quorate_proto::time::BootTime;
 
@@ -12,6 +12,10 @@ pub(super) struct Marks {
     /// Newest permit that names this replica, and its first receipt.
     permit: Option<(PermitEpoch, BootTime)>,
     election: Option<Election>,
+    /// Newest record that a leader committed was applied here.
+    record: Option<BootTime>,
+    /// Everything in the log was committed then.
+    whole: Option<BootTime>,
 }
 
 #[derive(Debug)]
@@ -22,9 +26,21 @@ struct Election {
     elected: BootTime,
     noop: Option<BootTime>,
     lease: Option<BootTime>,
+    /// The former leader's last record, and whether entries waited behind it.
+    served: Option<(BootTime, bool)>,
 }
 
 impl Marks {
+    /// A record that the present leader committed was applied: it was acknowledged at this moment, or a message later.
+    pub(super) fn record_applied(&mut self, now: BootTime) {
+        self.record = Some(now);
+    }
+
+    /// Everything in the log is committed: nothing waits.
+    pub(super) fn log_whole(&mut self, now: BootTime) {
+        self.whole = Some(now);
+    }
+
     /// A permit that names this replica came.
     pub(super) fn permitted(&mut self, epoch: PermitEpoch, now: BootTime) {
         if self.permit.is_none_or(|(known, _)| epoch > known) {
@@ -32,10 +48,12 @@ impl Marks {
         }
     }
 
-    /// It won `term`.
-    pub(super) fn elected(&mut self, term: Term, epoch: PermitEpoch, now: BootTime) {
+    /// It won `term`; `waited`: its log holds entries of former leaders that are not committed.
+    pub(super) fn elected(&mut self, term: Term, epoch: PermitEpoch, waited: bool, now: BootTime) {
         let permitted = self.permit.filter(|(known, _)| *known == epoch).map_or(now, |(_, at)| at);
-        self.election = Some(Election { term, epoch, permitted, elected: now, noop: None, lease: None });
+        // On a partition at rest the last record says nothing of when its leader stopped to serve.
+        let served = self.record.max(self.whole.filter(|_| waited)).map(|at| (at, waited));
+        self.election = Some(Election { term, epoch, permitted, elected: now, noop: None, lease: None, served });
     }
 
     /// It leads no more: an election without any acknowledgement is not reported.
@@ -69,6 +87,9 @@ impl Marks {
             noop_committed: since(election.noop),
             lease: since(election.lease),
             first_ack: now.since(election.permitted),
+            served: election
+                .served
+                .map(|(at, waited)| LastServed { last_us: at.micros_after(election.permitted), waited }),
         })
     }
 }
@@ -82,9 +103,10 @@ mod tests {
     #[test]
     fn marks_count_from_the_permit_and_are_told_once() {
         let mut marks = Marks::default();
+        marks.record_applied(BootTime(4 * MS));
         marks.permitted(PermitEpoch(3), BootTime(10 * MS));
         marks.permitted(PermitEpoch(3), BootTime(99 * MS));
-        marks.elected(Term(7), PermitEpoch(3), BootTime(12 * MS));
+        marks.elected(Term(7), PermitEpoch(3), true, BootTime(12 * MS));
         marks.noop_applied(Term(7), BootTime(15 * MS));
         marks.leased(Term(7), BootTime(16 * MS));
         let told = marks.acknowledged(GroupId(2), BootTime(20 * MS)).expect("the election is complete");
@@ -92,13 +114,14 @@ mod tests {
         assert_eq!(told.noop_committed, Duration::from_millis(5));
         assert_eq!(told.lease, Duration::from_millis(6));
         assert_eq!(told.first_ack, Duration::from_millis(10));
+        assert_eq!(told.served, Some(LastServed { last_us: -6_000, waited: true }));
         assert_eq!(marks.acknowledged(GroupId(2), BootTime(21 * MS)), None);
     }
 
     #[test]
     fn a_deposed_leader_tells_nothing() {
         let mut marks = Marks::default();
-        marks.elected(Term(7), PermitEpoch(3), BootTime(12 * MS));
+        marks.elected(Term(7), PermitEpoch(3), true, BootTime(12 * MS));
         marks.deposed();
         assert_eq!(marks.acknowledged(GroupId(2), BootTime(20 * MS)), None);
     }

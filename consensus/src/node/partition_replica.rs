@@ -192,6 +192,9 @@ impl<P: Policy> PartitionReplica<P> {
             }
         }
         self.replica.tick(turn.now, &mut self.effects);
+        if self.replica.committed() == self.replica.last_index() {
+            self.marks.log_whole(turn.now);
+        }
         self.steer(turn);
         self.time_handoff(turn);
     }

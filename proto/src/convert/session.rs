@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{all, micros, required, ConvertError, PROTOCOL_VERSION};
 use crate::control::{
-    Assignment, Assignments, ElectionMarks, ExitNotice, Hello, LockProof, PeerInfo, SessionDown, SessionUp,
+    Assignment, Assignments, ElectionMarks, ExitNotice, Hello, LastServed, LockProof, PeerInfo, SessionDown, SessionUp,
 };
 use crate::ids::{
     ClusterId, ConfigVersion, DirectoryVersion, DiskId, GroupId, Incarnation, NodeId, PartitionNo, PermitEpoch,
@@ -79,6 +79,8 @@ impl From<ElectionMarks> for wire::FailoverPhases {
             noop_committed_us: micros(marks.noop_committed),
             lease_us: micros(marks.lease),
             first_ack_us: micros(marks.first_ack),
+            last_served_us: marks.served.map(|served| served.last_us),
+            waited: marks.served.is_some_and(|served| served.waited),
         }
     }
 }
@@ -95,6 +97,7 @@ impl TryFrom<wire::FailoverPhases> for ElectionMarks {
             noop_committed: Duration::from_micros(raw.noop_committed_us),
             lease: Duration::from_micros(raw.lease_us),
             first_ack: Duration::from_micros(raw.first_ack_us),
+            served: raw.last_served_us.map(|last_us| LastServed { last_us, waited: raw.waited }),
         })
     }
 }

@@ -143,6 +143,8 @@ fn up() -> impl Strategy<Value = SessionUp> {
         noop_committed: b,
         lease: a,
         first_ack: b,
+        served: (n.0 % 3 > 0)
+            .then_some(LastServed { last_us: 7 - i64::try_from(n.0 % 99).expect("small"), waited: n.1 % 2 > 0 }),
     });
     prop_oneof![
         hello().prop_map(SessionUp::Hello),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use quorate_consensus::directory::Directory;
 use quorate_proto::ids::{LogIndex, NodeId};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::Violation;
 use crate::time::Instant;
@@ -14,7 +15,7 @@ pub const NAME: &str = "observers agree";
 /// Hash of the directory by applied index.
 #[derive(Debug, Default)]
 pub struct Directories {
-    seen: BTreeMap<LogIndex, (blake3::Hash, NodeId)>,
+    seen: BTreeMap<LogIndex, (u128, NodeId)>,
 }
 
 impl Directories {
@@ -23,7 +24,7 @@ impl Directories {
     /// # Errors
     /// Another observer's differs at the same index.
     pub fn at(&mut self, now: Instant, observer: NodeId, directory: &Directory) -> Result<(), Violation> {
-        let (index, hash) = (directory.applied().0, blake3::hash(&directory.encode()));
+        let (index, hash) = (directory.applied().0, xxh3_128(&directory.encode()));
         let (first, by) = *self.seen.entry(index).or_insert((hash, observer));
         if first == hash {
             return Ok(());

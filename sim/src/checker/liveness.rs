@@ -23,10 +23,10 @@ pub fn check(now: Instant, partition: PartitionNo, served: Instant, due: Instant
 /// After healing every record has an outcome.
 ///
 /// # Errors
-/// `waiting` have none.
-pub fn settled(now: Instant, waiting: u32) -> Result<(), Violation> {
+/// `waiting` have none; `which` names them.
+pub fn settled(now: Instant, waiting: u32, which: impl FnOnce() -> String) -> Result<(), Violation> {
     if waiting == 0 {
         return Ok(());
     }
-    Err(Violation::new(NAME, now, format!("{waiting} records never got an outcome")))
+    Err(Violation::new(NAME, now, format!("{waiting} records never got an outcome: {}", which())))
 }

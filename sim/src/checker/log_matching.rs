@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use quorate_consensus::effect::PersistWrite;
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Term};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::logs::Logs;
 use super::Violation;
@@ -20,11 +21,6 @@ pub struct LogMatching {
     seen: BTreeMap<(GroupId, LogIndex, Term), (u64, Option<Term>)>,
 }
 
-fn content(data: &[u8]) -> u64 {
-    let hash = blake3::hash(data);
-    u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("eight of 32 bytes"))
-}
-
 impl LogMatching {
     /// `node` writes; `logs` has this write already.
     ///
@@ -35,7 +31,7 @@ impl LogMatching {
         for entry in &write.entries {
             let (index, term) = (LogIndex(entry.index), Term(entry.term));
             let before = logs.term(node, group, LogIndex(entry.index - 1));
-            let now_seen = (content(&entry.data), before);
+            let now_seen = (xxh3_64(&entry.data), before);
             let (first, first_before) = *self.seen.entry((group, index, term)).or_insert(now_seen);
             let other_before = matches!((first_before, before), (Some(a), Some(b)) if a != b);
             if first != now_seen.0 || other_before {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use quorate_consensus::node::effect::AppliedEntry;
 use quorate_proto::ids::{GroupId, LogIndex, NodeId, Offset, Term};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::Violation;
 use crate::time::Instant;
@@ -16,7 +17,7 @@ pub const NAME: &str = "offset is a function";
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
-    hash: blake3::Hash,
+    hash: u128,
     /// That replica's term then: it was committed in this one or earlier.
     committed_by: Term,
 }
@@ -40,14 +41,14 @@ impl Offsets {
         (node, own): (NodeId, Term),
         entry: &AppliedEntry,
     ) -> Result<(), Violation> {
-        let mut hasher = blake3::Hasher::new();
+        let mut hasher = Xxh3Default::new();
         hasher.update(&entry.log_time.0.to_le_bytes());
         hasher.update(&entry.keys);
         for batch in &entry.batches {
             hasher.update(&batch.prefix);
             hasher.update(&batch.body);
         }
-        let (term, hash) = (entry.term, hasher.finalize());
+        let (term, hash) = (entry.term, hasher.digest128());
         if let Some(first) = self.entries.get(&(group, entry.index)) {
             if (first.term, first.hash) == (term, hash) {
                 return Ok(());

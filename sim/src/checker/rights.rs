@@ -60,6 +60,12 @@ impl Rights {
         }
     }
 
+    /// Whether `node` had it when it was last asked.
+    #[must_use]
+    pub fn has(&self, group: GroupId, node: NodeId) -> bool {
+        self.held.get(&group).is_some_and(|held| held.contains_key(&node))
+    }
+
     /// Who has it.
     #[must_use]
     pub fn holder(&self, now: Instant, group: GroupId) -> Option<NodeId> {

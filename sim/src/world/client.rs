@@ -70,19 +70,11 @@ impl<P: Policy> World<P> {
             let pause = self.chance.span(Duration::from_millis(700), Duration::from_millis(3_000));
             self.after(pause, What::Replay);
         }
-        let Some(routes) = self.routes() else { return };
+        // The producers of one client share what it knows.
+        let Some((_, routes)) = self.newest_routes.clone() else { return };
         let mut out = Vec::new();
         self.client.replay(self.now, routes, &mut self.chance, &mut out);
         self.client_effects([Vec::new(), out]);
-    }
-
-    fn routes(&self) -> Option<Arc<TopicRoutes>> {
-        self.observers
-            .values()
-            .filter_map(|o| o.process.as_ref())
-            .filter_map(|p| super::observer::routes(&p.core))
-            .max_by_key(|(version, _)| *version)
-            .map(|(_, routes)| routes)
     }
 
     /// The newest routes that any observer can push to the client.
@@ -94,13 +86,13 @@ impl<P: Policy> World<P> {
                 continue;
             }
             let Some(process) = &observer.process else { continue };
-            let known = newest.as_ref().map_or(self.newest_routes, |(version, _)| *version);
+            let known = newest.as_ref().or(self.newest_routes.as_ref()).map_or(0, |(version, _)| *version);
             if process.core.directory().version().0 > known {
                 newest = super::observer::routes(&process.core).or(newest);
             }
         }
         if let Some((version, routes)) = newest {
-            self.newest_routes = version;
+            self.newest_routes = Some((version, Arc::clone(&routes)));
             let mut out = Vec::new();
             self.client.on_routes(routes, &mut self.chance, &mut out);
             self.client_effects([out, Vec::new()]);

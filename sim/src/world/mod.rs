@@ -17,9 +17,11 @@ mod turn;
 mod verdict;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_client::core::effect::Tag;
+use quorate_client::core::routes::TopicRoutes;
 use quorate_consensus::policy::Policy;
 use quorate_consensus::timing::Timing;
 use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
@@ -88,7 +90,7 @@ pub struct World<P: Policy> {
     pub(crate) noticed: BTreeMap<NodeId, Incarnation>,
     /// Exit notices under way.
     pub(crate) notices: BTreeMap<Ticket, (NodeId, Incarnation)>,
-    pub(crate) newest_routes: u64,
+    pub(crate) newest_routes: Option<(u64, Arc<TopicRoutes>)>,
     /// Reads under way: by the node's ticket, and by their own number.
     pub(crate) read_tickets: BTreeMap<(NodeId, Ticket), (u64, u64)>,
     pub(crate) reads: BTreeMap<u64, (GroupId, NodeId, Instant)>,
@@ -165,7 +167,7 @@ impl<P: Policy> World<P> {
             copies: BTreeMap::new(),
             noticed: BTreeMap::new(),
             notices: BTreeMap::new(),
-            newest_routes: 0,
+            newest_routes: None,
             read_tickets: BTreeMap::new(),
             reads: BTreeMap::new(),
             members: BTreeMap::new(),

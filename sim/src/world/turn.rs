@@ -182,6 +182,10 @@ impl<P: Policy> World<P> {
             let node = &self.nodes[&id];
             let Some(process) = &node.process else { return };
             let until = process.core.fence_until(group, clock);
+            // Most events change nothing for those who have no right.
+            if until == BootTime::ZERO && !self.checkers.fenced.has(group, id) {
+                continue;
+            }
             let end = if until == BootTime::ZERO { Instant::default() } else { node.clock.when(until, now) };
             let term = process.core.leads(group).map_or(Term::ZERO, |(term, _)| term);
             let result = self.checkers.fenced.gain(now, group, id, term, end);

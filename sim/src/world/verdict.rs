@@ -111,7 +111,7 @@ impl<P: Policy> World<P> {
             self.check(result);
         }
         if self.healed.is_some() && all_serve && !self.plan.tight {
-            let result = liveness::settled(self.now, self.client.waiting());
+            let result = liveness::settled(self.now, self.client.waiting(), || self.client.waits_for());
             self.check(result);
         }
     }

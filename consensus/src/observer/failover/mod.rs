@@ -1,9 +1,12 @@
 //! Phases of each failover, put together from what the observer leader saw and what the new leader measured.
 //!
 //! ```text
-//! last sign ─ suspected ─ death confirmed ─ permit ─ elected ─ no-op ─ lease ─ first acknowledgement ─ routes pushed
-//! └────────── observer leader's clock ──────────┘ └──── new leader's clock, from the permit on ─────┘ └ observer's ┘
+//! last served ─ suspected ─ death confirmed ─ permit ─ elected ─ no-op ─ lease ─ first acknowledgement ─ routes pushed
+//! └─────────── observer leader's clock ───────────┘ └──── new leader's clock, from the permit on ─────┘ └ observer's ┘
 //! ```
+//! *Last served*: when the new leader applied the last record of the old one, if publishes waited behind it or if it came
+//! after the last sign of the old leader's life; otherwise that last sign (nobody may have published for hours).
+//!
 //! Points that lie before their predecessor (routes are usually pushed before the first acknowledgement) give a phase
 //! of zero, so the phases always sum up to the whole.
 //!
@@ -204,10 +207,16 @@ impl Recorder<'_> {
     }
 
     /// A record without what only its end knows.
-    fn draft(&self, group: GroupId, progress: &Progress, points: &[(&str, BootTime)]) -> Option<Failover> {
+    fn draft(
+        &self,
+        group: GroupId,
+        progress: &Progress,
+        since: BootTime,
+        points: &[(&str, BootTime)],
+    ) -> Option<Failover> {
         let partition = self.directory.partition(group)?;
         let suspicion = progress.suspicion;
-        let mut last = suspicion.since;
+        let mut last = since;
         let phases = points.iter().map(|(name, at)| {
             let duration = at.since(last);
             last = last.max(*at);
@@ -215,7 +224,7 @@ impl Recorder<'_> {
             Phase { name: (*name).to_owned(), duration_us }
         });
         let phases = phases.collect();
-        let ago = i64::try_from(self.now.since(suspicion.since).as_micros()).unwrap_or(i64::MAX);
+        let ago = i64::try_from(self.now.since(since).as_micros()).unwrap_or(i64::MAX);
         Some(Failover {
             topic: self.directory.topic(partition.topic).map(|t| t.name.clone()).unwrap_or_default(),
             partition: partition.number.get(),
@@ -234,19 +243,20 @@ impl Recorder<'_> {
         let (suspicion, permit) = (progress.suspicion, progress.permits.first()?.1);
         let went_on = progress.withdrawn?;
         let points = [("suspected", suspicion.found), ("permit", permit), ("withdrawn", went_on)];
-        let draft = self.draft(group, progress, &points)?;
+        let draft = self.draft(group, progress, suspicion.since, &points)?;
         let (node, term) = (draft.old_leader_node, draft.old_term);
         Some(Failover { new_leader_node: node, new_term: term, withdrawn: true, ..draft })
     }
 
     fn failover(&self, group: GroupId, progress: &Progress, won: Won) -> Option<Failover> {
-        let draft = self.draft(group, progress, &points(progress, won))?;
+        let (since, points) = points(progress, won);
+        let draft = self.draft(group, progress, since, &points)?;
         Some(Failover { new_leader_node: won.node.get(), new_term: won.lease.term.get(), ..draft })
     }
 }
 
-/// The ends of a failover's phases.
-fn points(progress: &Progress, won: Won) -> [(&'static str, BootTime); 8] {
+/// When the old leader last served, and the ends of the phases since.
+fn points(progress: &Progress, won: Won) -> (BootTime, [(&'static str, BootTime); 8]) {
     let suspicion = progress.suspicion;
     let permit = progress.permits.iter().find(|(epoch, _)| *epoch == won.lease.epoch).map_or(suspicion.found, |p| p.1);
     let marks = progress.marks_of_winner().unwrap_or(ElectionMarks {
@@ -255,7 +265,9 @@ fn points(progress: &Progress, won: Won) -> [(&'static str, BootTime); 8] {
         first_ack: won.at.since(permit),
         ..ElectionMarks::default()
     });
-    [
+    let served = marks.served.map(|served| (permit.shifted_us(served.last_us), served.waited));
+    let since = served.filter(|(at, waited)| *waited || *at > suspicion.since).map_or(suspicion.since, |(at, _)| at);
+    let points = [
         ("suspected", suspicion.found),
         ("death_confirmed", progress.death.unwrap_or(suspicion.found)),
         ("permit", permit),
@@ -265,7 +277,8 @@ fn points(progress: &Progress, won: Won) -> [(&'static str, BootTime); 8] {
         ("first_acknowledgement", permit + marks.first_ack),
         // Usually pushed before the first acknowledgement: a phase of zero.
         ("routes_pushed", progress.routes.unwrap_or(suspicion.since)),
-    ]
+    ];
+    (since, points)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Phases add up whatever is missing or out of order.
 
-use quorate_proto::control::PermitKind;
+use quorate_proto::control::{LastServed, PermitKind};
 use quorate_proto::ids::{ConfigVersion, Incarnation, PartitionNo, ReplicaId, Term};
 
 use super::*;
@@ -51,6 +51,7 @@ fn the_sum_is_the_whole_even_if_the_winning_permit_came_before_the_death() {
         noop_committed: MS(105),
         lease: MS(112),
         first_ack: MS(130),
+        served: None,
     };
     failovers.marks(marks);
     let progress = failovers.progress[&GroupId(2)].clone();
@@ -129,6 +130,7 @@ fn marks_that_come_before_the_lease_are_kept() {
         noop_committed: MS(10),
         lease: MS(0),
         first_ack: MS(13),
+        served: None,
     };
     failovers.marks(marks(3, 6));
     failovers.marks(marks(4, 7));
@@ -157,4 +159,39 @@ fn a_failover_that_the_next_one_overtakes_is_recorded_all_the_same() {
     failovers.permit(&permit(8), next, &directory, t + MS(900));
     let records = finished(&mut failovers, &directory, &view(t), t + MS(901));
     assert!(matches!(records.as_slice(), [record] if record.new_term == 4), "{records:?}");
+}
+
+/// Where the record of a failover begins: `since` is the last sign of the old leader, 400 ms before the permit.
+#[test]
+fn a_failover_begins_when_the_old_leader_last_served() {
+    let t = BootTime(1_000_000_000_000);
+    let began = |last_us: i64, waited: bool| {
+        let suspicion = Suspicion { cause: Cause::Silence, was: None, since: t, found: t + MS(390) };
+        let mut directory = Directory::default();
+        directory.apply_test_topic(GroupId(2), PartitionNo(0));
+        let mut failovers = Failovers::default();
+        failovers.permit(&permit(1), suspicion, &directory, t + MS(400));
+        let lease = Lease { replica: ReplicaId(1), term: Term(3), epoch: PermitEpoch(1), incarnation: Incarnation(1) };
+        failovers.lease(GroupId(2), NodeId(1), lease, DirectoryVersion(9), t + MS(410));
+        failovers.routes_pushed(DirectoryVersion(9), t + MS(410));
+        failovers.marks(ElectionMarks {
+            group: GroupId(2),
+            term: Term(3),
+            permit_epoch: PermitEpoch(1),
+            elected: MS(5),
+            noop_committed: MS(7),
+            lease: MS(10),
+            first_ack: MS(20),
+            served: Some(LastServed { last_us, waited }),
+        });
+        let records = finished(&mut failovers, &directory, &view(t), t + MS(500));
+        let [record] = records.as_slice() else { panic!("one record: {records:?}") };
+        let sum: u64 = record.phases.iter().map(|p| p.duration_us).sum();
+        assert_eq!(record.at_us, 10_000_000 - 80_000 - i64::try_from(sum).expect("short"), "{record:?}");
+        sum / 1_000
+    };
+    assert_eq!(began(-300_000, false), 320, "it served after its last heartbeat");
+    assert_eq!(began(-90_000_000, false), 420, "nobody published for a while");
+    assert_eq!(began(-900_000, true), 920, "publishes waited although it was heard");
+    assert_eq!(began(3_000, false), 17, "a planned handoff: it served until after the permit");
 }

@@ -105,6 +105,7 @@ fn a_killed_leader_is_replaced_at_once_and_the_phases_add_up() {
         noop_committed: MS(6),
         lease: MS(9),
         first_ack: MS(20),
+        served: None,
     };
     world.up(new, SessionUp::Phases(marks));
     world.until("a record", |w| !w.directory().failovers().is_empty());
