@@ -2,13 +2,15 @@
 //! so a stall of the cluster cannot hide behind a generator that waits for it. *Closed loop*: so many records
 //! in flight per producer, for throughput.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream::{FuturesUnordered, StreamExt};
-use quorate_client::{Client, OnGap, Pending, Producer, Receipt, Record, SendError};
+use quorate_client::core::TopicRoutes;
+use quorate_client::{Client, OnGap, PartitionNo, Pending, Producer, Receipt, Record, SendError};
 use tokio::sync::mpsc;
 
 use crate::ledger::{Fate, Ledger, ANYWHERE};
@@ -135,9 +137,8 @@ struct Source {
 }
 
 impl Source {
-    fn new(shape: Shape, producer: u32) -> Self {
-        let first = producer * shape.keys;
-        let keys = (first..first + shape.keys).map(|key| Bytes::from(format!("key-{key}"))).collect();
+    fn new(shape: Shape, producer: u32, topic: Option<&TopicRoutes>) -> Self {
+        let keys = spread(producer, shape.keys, topic);
         Self { shape, producer, keys, next: 0 }
     }
 
@@ -167,6 +168,36 @@ impl Source {
         }
         (index, record)
     }
+}
+
+fn routes_of(client: &Client, topic: &str) -> Option<Arc<TopicRoutes>> {
+    let routes = client.routes();
+    routes.topic(topic).or_else(|| routes.topic(&format!("default/{topic}"))).cloned()
+}
+
+/// Names of a producer's keys, so that one record after the other goes to the next partition: no partition is without a
+/// record for longer than another, and a gap of one is not a pause of the load.
+fn spread(producer: u32, keys: u32, topic: Option<&TopicRoutes>) -> Vec<Bytes> {
+    let mut names = (0_u64..).map(|n| Bytes::from(format!("key-{producer}-{n}")));
+    let Some(topic) = topic.filter(|topic| topic.partitions.len() > 1) else {
+        return names.take(keys as usize).collect();
+    };
+    let mut unused: BTreeMap<PartitionNo, VecDeque<Bytes>> = BTreeMap::new();
+    let mut turns = topic.partitions.keys().cycle();
+    let mut spread = Vec::new();
+    while let Some(partition) = turns.next().filter(|_| spread.len() < keys as usize) {
+        let name = loop {
+            if let Some(name) = unused.get_mut(partition).and_then(VecDeque::pop_front) {
+                break name;
+            }
+            let name = names.next().expect("endless");
+            if let Some(of) = topic.partition_of(Some(&name), None) {
+                unused.entry(of).or_default().push_back(name);
+            }
+        };
+        spread.push(name);
+    }
+    spread
 }
 
 async fn producer(client: &Client, shape: &Shape) -> Result<Producer, Error> {
@@ -199,12 +230,12 @@ impl OpenLoop {
             return Err(Error::new("an open-loop load has one producer, keys and a rate above 0"));
         }
         let producer = producer(client, &shape).await?;
-        let run = Run::new(shape.run);
+        let (run, topic) = (Run::new(shape.run), shape.topic.clone());
         let stop = Arc::new(AtomicBool::new(false));
         // Bounded by the producer's own limit of records in flight.
         let (pendings, arrivals) = mpsc::unbounded_channel();
         let pace = Pace { run: run.clone(), stop: stop.clone(), rate, limit: limit.unwrap_or(u64::MAX) };
-        let source = Source::new(shape, 0);
+        let source = Source::new(shape, 0, routes_of(client, &topic).as_deref());
         let runtime = tokio::runtime::Handle::current();
         let generator = std::thread::Builder::new()
             .name("load".to_owned())
@@ -355,10 +386,10 @@ pub async fn closed_loop(client: &Client, shape: Shape, in_flight: usize, time: 
     for _ in 0..shape.producers {
         producers.push(producer(client, &shape).await?);
     }
-    let run = Run::new(shape.run);
+    let (run, topic) = (Run::new(shape.run), routes_of(client, &shape.topic));
     let mut tasks = Vec::new();
     for (number, producer) in (0..).zip(producers) {
-        let source = Source::new(shape.clone(), number);
+        let source = Source::new(shape.clone(), number, topic.as_deref());
         tasks.push(tokio::spawn(keep_in_flight(run.clone(), source, producer, in_flight, time)));
     }
     for task in tasks {
@@ -395,4 +426,26 @@ async fn keep_in_flight(run: Run, mut source: Source, producer: Producer, in_fli
         }
     }
     producer.close(OUTCOME_LIMIT).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_client::core::PartitionRoute;
+    use quorate_proto::ids::{GroupId, Term, TopicId};
+
+    use super::*;
+
+    #[test]
+    fn one_key_after_the_other_goes_to_the_next_partition() {
+        let route = PartitionRoute { group: GroupId(2), leader: None, epoch: Term::ZERO, handed_over: false };
+        let partitions = (0..5).map(|no| (PartitionNo(no), route)).collect();
+        let topic = TopicRoutes::even(TopicId(1), "default/bench", partitions);
+        let keys = spread(3, 64, Some(&topic));
+        let went: Vec<u32> = keys.iter().filter_map(|key| topic.partition_of(Some(key), None)).map(|no| no.0).collect();
+        let turns: Vec<u32> = (0..5).cycle().take(64).collect();
+        assert_eq!(went, turns);
+        let different: std::collections::BTreeSet<&Bytes> = keys.iter().collect();
+        assert_eq!(different.len(), 64);
+        assert_eq!(spread(3, 2, None), ["key-3-0", "key-3-1"]);
+    }
 }

@@ -90,6 +90,11 @@ impl Fault {
         !matches!(self, Self::ObserverLeader | Self::Observer | Self::RestartAll)
     }
 
+    /// The leader's process dies, and its supervisor starts another one.
+    pub(super) fn kills_leader(self) -> bool {
+        matches!(self, Self::Kill | Self::KillWithObserverLeader)
+    }
+
     /// Another leader arises in any case, and a record of it.
     pub(super) fn moves_leader(self) -> bool {
         self.concerns_leader() && !matches!(self, Self::HandoffTargetDies | Self::HandoffTargetStops)

@@ -3,7 +3,8 @@
 //!
 //! Observers without any log begin an empty directory (`attendance.rs`). A node that keeps a newer one is not registered in it,
 //! and tells what it keeps. Refused while the observers have a directory, while a lease of the lost observers may run, and
-//! while the nodes that answered are too few to know who leads.
+//! while of no partition a majority of the replicas reports. A partition of which fewer report does not keep the others
+//! waiting: nobody knows which permits it was given, so its next ones are numbered far above any that can have been.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quorate_proto::control::{ReplicaReport, Role};
-use quorate_proto::ids::{DirectoryVersion, GroupId, Incarnation, NodeId, OperationId, ReplicaId, Ticket};
+use quorate_proto::ids::{DirectoryVersion, GroupId, Incarnation, NodeId, OperationId, PermitEpoch, ReplicaId, Ticket};
 use quorate_proto::refusal::{Reason, Refusal};
 use quorate_proto::time::{spoken, BootTime};
 
@@ -20,6 +21,8 @@ use super::core::{ObserverCore, Out};
 use crate::directory::{CommandKind, Directory, Lease, Partition, Traces};
 use crate::policy::Policy;
 
+/// Added to the permit epoch of a partition of which too few replicas report: so many permits cannot have been given.
+const UNKNOWN_PERMITS: u64 = 1 << 40;
 /// Partitions that a plan lists one by one.
 const LISTED: usize = 40;
 const SUBJECT: &str = "the directory";
@@ -128,6 +131,10 @@ impl<P: Policy> ObserverCore<P> {
 
     fn traces(&self, partition: &Partition, told: &Told<'_>) -> Traces {
         let mut traces = Traces::default();
+        if self.reports_of(partition, told).count() < partition.majority() {
+            traces.epoch = PermitEpoch(partition.permit_epoch.get().saturating_add(UNKNOWN_PERMITS));
+            return traces;
+        }
         for (node, report) in self.reports_of(partition, told) {
             traces.epoch = traces.epoch.max(report.seen_epoch).max(report.won_epoch);
             let incarnation = told.nodes.get(&node).copied().unwrap_or_default();
@@ -152,7 +159,7 @@ impl<P: Policy> ObserverCore<P> {
     /// What a rebuild would do now.
     ///
     /// # Errors
-    /// `NOT_LEADER`; `REFUSED_UNSAFE` while the observers have a directory, or too little is known.
+    /// `NOT_LEADER`; `REFUSED_UNSAFE` while the observers have a directory, or a majority reports of no partition.
     pub fn rebuild_plan(&self, now: BootTime) -> Result<RebuildPlan, Refusal> {
         if !self.leading {
             return Err(self.not_leading(SUBJECT.to_owned()));
@@ -170,13 +177,12 @@ impl<P: Policy> ObserverCore<P> {
         let mut effect = Vec::new();
         let mut rests_on = format!("{} {} {}", self.cfg.cluster, told.newest.version(), self.directory.version());
         self.describe_sources(&told, &mut effect);
-        for (listed, partition) in told.newest.partitions().values().enumerate() {
+        self.enough_report(&told)?;
+        // What does not serve afterwards stands first.
+        let heard = |partition: &&Partition| self.reports_of(partition, &told).count() >= partition.majority();
+        let (whole, few): (Vec<&Partition>, Vec<&Partition>) = told.newest.partitions().values().partition(heard);
+        for (listed, partition) in few.into_iter().chain(whole).enumerate() {
             let heard = self.reports_of(partition, &told).count();
-            let label = told.newest.label(partition.group);
-            if heard < partition.majority() {
-                let what = format!("{label}: only {heard} of its {} replicas report", partition.replicas.len());
-                return Err(Self::unsafe_now(what, "start the other data nodes, then repeat the call"));
-            }
             let traces = self.traces(partition, &told);
             // Writing to a String does not fail.
             let _ = write!(
@@ -202,6 +208,17 @@ impl<P: Policy> ObserverCore<P> {
         );
         let state = self.rebuilt(&told).encode();
         Ok(RebuildPlan { token: token_at(&rests_on, minute(self.cluster_time(now))), effect, state, rests_on })
+    }
+
+    fn enough_report(&self, told: &Told<'_>) -> Result<(), Refusal> {
+        let mut all = told.newest.partitions().values().map(|p| (p, self.reports_of(p, told).count())).peekable();
+        let Some((first, heard)) = all.peek().copied() else { return Ok(()) };
+        if all.any(|(partition, heard)| heard >= partition.majority()) {
+            return Ok(());
+        }
+        let (label, of) = (told.newest.label(first.group), first.replicas.len());
+        let what = format!("{label}: only {heard} of its {of} replicas report, and of no other partition more");
+        Err(Self::unsafe_now(what, "start the other data nodes, then repeat the call"))
     }
 
     fn describe_sources(&self, told: &Told<'_>, effect: &mut Vec<String>) {
@@ -271,6 +288,9 @@ fn describe(directory: &Directory, partition: &Partition, traces: &Traces, heard
         node.map_or_else(|| lease.replica.to_string(), |node| node.registered.name.clone())
     };
     let (epoch, of) = (traces.epoch.max(partition.permit_epoch), partition.replicas.len());
+    if heard < partition.majority() {
+        return format!("{label}: only {heard} of {of} replicas report; it serves when a majority of them is back");
+    }
     match traces.leads {
         Some(lease) => {
             format!("{label}: {heard} of {of} replicas, {epoch}; {} of {} goes on", name(lease), lease.term)

@@ -20,6 +20,9 @@ const POLL: Duration = Duration::from_millis(50);
 /// A handoff's target is fit again 30 s after the observers last saw it at fault (H1).
 const FIT_AGAIN: Duration = Duration::from_secs(31);
 
+/// A process that ran for 10 s is started again at once when it dies.
+const RESTED: Duration = Duration::from_secs(11);
+
 /// The cluster right before a fault.
 pub(super) struct Stage {
     pub(super) partitions: Vec<PartitionDescription>,
@@ -118,6 +121,19 @@ impl Series<'_> {
     pub(super) async fn hand_over(&self, partition: u32, to: u64) -> Result<(), quorate_client::Refusal> {
         let admin = self.bench.client.admin();
         admin.handoff(&self.bench.topic, PartitionNo(partition), &to.to_string(), false).await.map(drop)
+    }
+
+    /// Waits until the leader has run for a while since it was last killed: a supervisor starts a process that dies again and
+    /// again ever later.
+    pub(super) async fn rested(&self) -> Result<(), Error> {
+        while self.settings.fault.kills_leader() {
+            let leader = self.bench.view.leader(&self.bench.topic, 0).await?;
+            if self.harmed.get(&leader).is_none_or(|at| at.elapsed() > RESTED) {
+                break;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
     }
 
     fn fit(&self, node: u64) -> bool {

@@ -143,6 +143,7 @@ impl Series<'_> {
         if fault.concerns_leader() {
             self.gather().await?;
         }
+        self.rested().await?;
         let target = self.unharmed_target().await?;
         let stage = self.calm().await?;
         let aim = self.aim(&stage, target).await?;

@@ -4,8 +4,9 @@
 //! last served ─ suspected ─ death confirmed ─ permit ─ elected ─ no-op ─ lease ─ first acknowledgement ─ routes pushed
 //! └─────────── observer leader's clock ───────────┘ └──── new leader's clock, from the permit on ─────┘ └ observer's ┘
 //! ```
-//! *Last served*: when the new leader applied the last record of the old one, if publishes waited behind it or if it came
-//! after the last sign of the old leader's life; otherwise that last sign (nobody may have published for hours).
+//! *Last served*: when the new leader applied the last record of the old one, if publishes waited behind it, if it came
+//! after the last sign of the old leader's life, or shortly before the old leader itself gave up; otherwise that last sign
+//! (nobody may have published for hours).
 //!
 //! Points that lie before their predecessor (routes are usually pushed before the first acknowledgement) give a phase
 //! of zero, so the phases always sum up to the whole.
@@ -21,12 +22,14 @@ use quorate_proto::ids::{DirectoryVersion, GroupId, Incarnation, NodeId, PermitE
 use quorate_proto::time::{BootTime, LogTime};
 use quorate_proto::v1::{Failover, Phase};
 
-use crate::arbiter::{ClusterView, Suspicion};
+use crate::arbiter::{Cause, ClusterView, Suspicion};
 use crate::directory::{Directory, Lease};
 
 /// Without a first acknowledgement (nobody publishes) a failover is recorded after this long, without the new
 /// leader's marks.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time for which a leader may have stood still before it says so: a flush that hangs (B4), a fence (F3), a lease.
+const STOPPED_BEFORE: Duration = Duration::from_secs(2);
 /// Permits remembered of one failover.
 const PERMITS: usize = 8;
 
@@ -266,7 +269,14 @@ fn points(progress: &Progress, won: Won) -> (BootTime, [(&'static str, BootTime)
         ..ElectionMarks::default()
     });
     let served = marks.served.map(|served| (permit.shifted_us(served.last_us), served.waited));
-    let since = served.filter(|(at, waited)| *waited || *at > suspicion.since).map_or(suspicion.since, |(at, _)| at);
+    // A leader that gives up by itself served no more for a while when it said so.
+    let told = matches!(suspicion.cause, Cause::Released | Cause::FenceLost | Cause::LeaseLapsed);
+    // What a leader could not flush commits on its followers all the same, and is not acknowledged (B4).
+    let counts = |at: BootTime, waited: bool| {
+        suspicion.cause != Cause::Disk
+            && (waited || at > suspicion.since || (told && suspicion.since.since(at) <= STOPPED_BEFORE))
+    };
+    let since = served.filter(|(at, waited)| counts(*at, *waited)).map_or(suspicion.since, |(at, _)| at);
     let points = [
         ("suspected", suspicion.found),
         ("death_confirmed", progress.death.unwrap_or(suspicion.found)),

@@ -142,3 +142,24 @@ fn with_too_few_nodes_it_is_refused() {
     world.run(MS(600));
     assert!(plan(&world).expect("two of three").effect.iter().any(|line| line.contains("not heard: n3")));
 }
+
+#[test]
+fn a_partition_without_majority_does_not_keep_the_others_waiting() {
+    let mut world = World::serving(2);
+    let groups: Vec<_> = world.directory().partitions().keys().copied().collect();
+    let other = groups.into_iter().find(|known| *known != group()).expect("two partitions");
+    let before = world.directory().partition(other).expect("there").permit_epoch;
+    wiped(&mut world);
+    world.run(Duration::from_secs(14));
+    for node in [1, 2] {
+        world.nodes.get_mut(&NodeId(node)).expect("there").reports.remove(&other);
+    }
+    world.run(MS(600));
+    let shown = plan(&world).expect("a plan");
+    assert!(shown.effect[1].contains("only 1 of 3 replicas report"), "{:?}", shown.effect);
+    rebuild(&mut world, &shown.token).expect("done");
+    let led = |w: &World| w.directory().partition(group()).is_some_and(|p| p.lease.is_some());
+    world.until("the other one is led", led);
+    let after = world.directory().partition(other).expect("there").permit_epoch;
+    assert!(after.get() > before.get() + (1 << 40), "no permit of the lost observers is as new: {after}");
+}
