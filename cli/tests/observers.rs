@@ -8,25 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use common::{cluster, quorate, runtime};
+use common::{cluster, quorate, runtime, until};
 use quorate_chaos::cluster::{Cluster, View};
 use quorate_chaos::load::{OpenLoop, Shape, KEYS};
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(90);
 const POLL: Duration = Duration::from_millis(50);
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(started.elapsed() < LIMIT, "{what}: never seen");
-        std::thread::sleep(POLL);
-    }
-}
 
 /// `node list`, observers only: (number, pid, state).
 fn observers(cluster: &Cluster) -> Vec<(u64, u32, String)> {

@@ -2,26 +2,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{cluster, quorate, runtime};
+use common::{cluster, quorate, runtime, until};
 use quorate_chaos::cluster::View;
 use quorate_chaos::load::{OpenLoop, Shape, KEYS};
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
-
-const LIMIT: Duration = Duration::from_secs(90);
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(started.elapsed() < LIMIT, "{what}: never seen");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 #[test]
 fn a_directory_whose_disks_are_all_gone_is_rebuilt_from_the_data_nodes() {

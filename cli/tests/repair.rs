@@ -3,26 +3,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
-use common::{cluster, quorate, runtime};
+use common::{cluster, quorate, runtime, until};
 use quorate_chaos::cluster::{Cluster, View};
 use quorate_chaos::load::{OpenLoop, Shape, KEYS};
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
-
-const LIMIT: Duration = Duration::from_secs(120);
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(started.elapsed() < LIMIT, "never seen: {what}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
-}
 
 fn describe(cluster: &Cluster) -> Value {
     let done = quorate(cluster, &["partition", "describe", "safe/0", "--output", "json"]);

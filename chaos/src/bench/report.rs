@@ -118,9 +118,10 @@ impl Report {
         }
         if let Some(figures) = &self.quiet {
             text = format!(
-                "{}: {} s, {} false failovers, {} leaders changed, {} restarts, longest gap {} ms",
+                "{}: {} s, {} failovers ({} false), {} leaders changed, {} restarts, longest gap {} ms",
                 self.benchmark,
                 figures.quiet_s,
+                figures.failovers,
                 figures.false_failovers,
                 figures.leaders_changed,
                 figures.restarts,

@@ -5,10 +5,26 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use quorate_chaos::cluster::{Cluster, View};
 use quorate_chaos::proc::Signal;
 use serde_json::Value;
+
+/// Longest wait for what a cluster does by itself, on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Looks again and again until something is there.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(started.elapsed() < LIMIT, "{what}: never seen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
 
 /// The binary under test.
 pub fn binary() -> &'static Path {

@@ -88,7 +88,8 @@ impl<P: Policy> ObserverCore<P> {
         if names.is_empty() {
             return Ok(());
         }
-        let what = format!("the observers lost their directory, {} know a newer one", names.join(", "));
+        let state = if self.directory.is_blank() { "lost" } else { "have an old copy of" };
+        let what = format!("the observers {state} their directory, {} know a newer one", names.join(", "));
         let action = "rebuild it first: docs/runbooks/observers-rebuild.md";
         Err(Refusal::new(Reason::NeedsOperator, what, subject.to_owned(), action))
     }
@@ -166,7 +167,13 @@ impl<P: Policy> ObserverCore<P> {
         }
         if !self.directory.is_blank() {
             let what = format!("the observers have a directory, with {} topics", self.directory.topics().count());
-            return Err(Self::unsafe_now(what, "nothing is to be rebuilt"));
+            let newer = self.know_more();
+            if newer.is_empty() {
+                return Err(Self::unsafe_now(what, "nothing is to be rebuilt"));
+            }
+            let what = format!("{what}; {} know a newer one", newer.join(", "));
+            let action = "set the old copies aside first: docs/runbooks/observers-rebuild.md, step 2";
+            return Err(Self::unsafe_now(what, action));
         }
         let told = self.told_by_nodes()?;
         let left = self.old_rights_left(now);

@@ -47,6 +47,7 @@ impl<P: Policy> ObserverCore<P> {
             unheard: others.filter(|id| !fresh(*id)).map(name).collect(),
             forgetful: self.forgetful(now).into_iter().map(|(id, memory)| (name(id), memory)).collect(),
             know_more: self.know_more(),
+            blank: self.directory.is_blank(),
             waits_for: (self.memory() != Memory::Sound).then(|| self.waits_for(now)),
         }
     }

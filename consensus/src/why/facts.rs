@@ -71,6 +71,8 @@ pub struct Observers {
     pub waits_for: Option<String>,
     /// Nodes that keep a newer directory than the observers have: it must be rebuilt (M5).
     pub know_more: Vec<String>,
+    /// The observers' own directory is empty, not merely older.
+    pub blank: bool,
 }
 
 impl Observers {

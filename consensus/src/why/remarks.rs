@@ -71,11 +71,18 @@ pub fn of_observers(observers: &Observers) -> Vec<Remark> {
         all.push(Remark { text, runbook: Some(Runbook::ObserversLost) });
     }
     if !observers.know_more.is_empty() {
-        let text = format!(
-            "the observers lost their directory, {} keep it: nothing is served until it is rebuilt, \
-             `quorate observer rebuild --from-nodes`",
-            observers.know_more.join(" and ")
-        );
+        let by = observers.know_more.join(" and ");
+        let text = if observers.blank {
+            format!(
+                "the observers lost their directory, {by} keep it: nothing is served until it is rebuilt, \
+                 `quorate observer rebuild --from-nodes`"
+            )
+        } else {
+            format!(
+                "the observers have an old copy of their directory, {by} keep a newer one: these nodes are not taken in \
+                 until the observers have it too; start an observer that has, or set the old copies aside and rebuild it"
+            )
+        };
         all.push(Remark { text, runbook: Some(Runbook::ObserversRebuild) });
     }
     for (name, memory) in &observers.forgetful {

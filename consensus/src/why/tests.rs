@@ -45,6 +45,7 @@ fn healthy() -> Facts {
             forgetful: Vec::new(),
             waits_for: None,
             know_more: Vec::new(),
+            blank: false,
         },
         health: Verdict::Led,
         leader: Some(LeaderFacts {
@@ -414,4 +415,16 @@ fn drains_and_pins_are_remarked_without_alarm() {
     assert!(said.remarks[0].text.contains("quorate node undrain node-3"), "{:?}", said.remarks);
     assert!(said.remarks[1].text.contains("quorate leader unpin default/orders/0"), "{:?}", said.remarks);
     assert!(said.remarks.iter().all(|remark| remark.runbook.is_none()));
+}
+
+#[test]
+fn an_old_directory_is_not_called_a_lost_one() {
+    let mut observers = healthy().observers;
+    observers.know_more = vec!["node-1".to_owned(), "node-2".to_owned()];
+    let old = of_observers(&observers);
+    assert!(old[0].text.contains("an old copy of their directory, node-1 and node-2 keep a newer one"), "{old:?}");
+    observers.blank = true;
+    let lost = of_observers(&observers);
+    assert!(lost[0].text.contains("lost their directory") && lost[0].text.contains("--from-nodes"), "{lost:?}");
+    assert_eq!((old[0].runbook, lost[0].runbook), (Some(Runbook::ObserversRebuild), Some(Runbook::ObserversRebuild)));
 }

@@ -11,12 +11,12 @@
 //! Nothing refers to them before the write-ahead log names the generation, so a crash at any point leaves either
 //! the old files or the new ones, whole.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -66,19 +66,48 @@ pub struct Stagings {
     storage: StorageHandle,
     keys: DataKeys,
     room: Arc<AtomicU32>,
-    /// Groups that are being received.
-    busy: Arc<Mutex<BTreeSet<GroupId>>>,
+    turns: Turns,
+}
+
+/// Groups that are being received: each from one sender at a time.
+#[derive(Clone, Default)]
+struct Turns(Arc<Mutex<BTreeMap<GroupId, Receiving>>>);
+
+impl Turns {
+    /// The right to receive a group from the leader of `term`. `None`: another one has it; it loses it to a later leader, who
+    /// gets it with the next attempt.
+    fn take(&self, key: GroupId, term: u64) -> Option<Turn> {
+        let mut busy = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = busy.get(&key) {
+            if other.term < term {
+                other.superseded.store(true, Ordering::Relaxed);
+            }
+            return None;
+        }
+        let superseded = Arc::new(AtomicBool::new(false));
+        busy.insert(key, Receiving { term, superseded: Arc::clone(&superseded) });
+        Some(Turn { key, superseded, turns: self.clone() })
+    }
+}
+
+/// A group that is being received.
+struct Receiving {
+    /// Of the leader that sends.
+    term: u64,
+    /// A leader of a later term wants to send: this one was deposed, and has nothing more to say.
+    superseded: Arc<AtomicBool>,
 }
 
 /// While it lives, nobody else receives this group.
 struct Turn {
     key: GroupId,
-    busy: Arc<Mutex<BTreeSet<GroupId>>>,
+    superseded: Arc<AtomicBool>,
+    turns: Turns,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.turns.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
     }
 }
 
@@ -87,7 +116,12 @@ impl Stagings {
     /// that the disk has.
     #[must_use]
     pub fn new(partitions: PathBuf, storage: StorageHandle, keys: DataKeys, room: Arc<AtomicU32>) -> Self {
-        Self { partitions, storage, keys, room, busy: Arc::default() }
+        Self { partitions, storage, keys, room, turns: Turns::default() }
+    }
+
+    fn turn(&self, envelope: &Envelope) -> Result<Turn, String> {
+        let turn = self.turns.take(self.keys.of(envelope.group), envelope.message.term);
+        turn.ok_or_else(|| format!("{BUSY}: a snapshot of {} is being received", envelope.group))
     }
 
     /// Opens what is there of this snapshot, or begins it.
@@ -96,16 +130,17 @@ impl Stagings {
         if room != Room::Ample {
             return Err(format!("the disk is {room}"));
         }
-        let key = self.keys.of(envelope.group);
-        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(key) {
-            return Err(format!("{BUSY}: a snapshot of {} is being received", envelope.group));
-        }
-        let turn = Turn { key, busy: Arc::clone(&self.busy) };
-        let meta = envelope.message.get_snapshot().get_metadata();
-        let transfer = format!("{} {} {} {} {}", from, envelope.from, envelope.to, meta.index, meta.term);
-        let staging = Staging::begin(&self.partitions, key, &transfer).map_err(|e| e.to_string())?;
+        let turn = self.turn(envelope)?;
+        let staging =
+            Staging::begin(&self.partitions, turn.key, &transfer_of(from, envelope)).map_err(|e| e.to_string())?;
         Ok((staging, turn))
     }
+}
+
+/// Names one snapshot from one sender to one replica.
+fn transfer_of(from: NodeId, envelope: &Envelope) -> String {
+    let meta = envelope.message.get_snapshot().get_metadata();
+    format!("{} {} {} {} {}", from, envelope.from, envelope.to, meta.index, meta.term)
 }
 
 impl SnapshotStaging for Stagings {
@@ -117,7 +152,13 @@ impl SnapshotStaging for Stagings {
     }
 
     fn staged(&self, from: NodeId, envelope: &Envelope) -> Result<Vec<(String, u64)>, String> {
-        let (staging, _turn) = self.open(from, envelope)?;
+        let turn = self.turn(envelope)?;
+        let transfer = transfer_of(from, envelope);
+        // A question changes nothing: what another sender left may still be gone on with.
+        if !Staging::is_known(&group_dir(&self.partitions, turn.key), &transfer) {
+            return Ok(Vec::new());
+        }
+        let staging = Staging::begin(&self.partitions, turn.key, &transfer).map_err(|e| e.to_string())?;
         Ok(staging.there())
     }
 }
@@ -130,6 +171,9 @@ struct Incoming {
 
 impl StagedSnapshot for Incoming {
     fn write(&mut self, part: &str, offset: u64, data: Bytes) -> Result<(), String> {
+        if self.turn.superseded.load(Ordering::Relaxed) {
+            return Err("a leader of a later term has a snapshot of its own to send".to_owned());
+        }
         let staging = self.staging.as_mut().ok_or("the snapshot is finished")?;
         staging.write(part, offset, &data).map_err(|e| e.to_string())
     }
@@ -157,13 +201,17 @@ pub(super) struct Staging {
 }
 
 impl Staging {
+    /// An earlier attempt at this transfer left something.
+    fn is_known(group_dir: &Path, transfer: &str) -> bool {
+        std::fs::read_to_string(group_dir.join(INCOMING).join(TRANSFER)).is_ok_and(|known| known == transfer)
+    }
+
     /// Goes on with this transfer if an earlier attempt left some of it, beside whatever `group` has now; else begins it.
     pub fn begin(partitions: &Path, group: GroupId, transfer: &str) -> Result<Self, StorageError> {
         let group_dir = group_dir(partitions, group);
         file::create_dir(&group_dir)?;
         let dir = group_dir.join(INCOMING);
-        let known = std::fs::read_to_string(dir.join(TRANSFER)).is_ok_and(|known| known == transfer);
-        if !known {
+        if !Self::is_known(&group_dir, transfer) {
             remove(&dir)?;
             std::fs::create_dir(&dir).map_err(StorageError::io("cannot create", &dir))?;
             let path = dir.join(TRANSFER);
@@ -351,5 +399,23 @@ impl Record {
         let part = std::str::from_utf8(body.get(1..=name)?).ok()?.to_owned();
         let offset = u64::from_le_bytes(body.get(1 + name..9 + name)?.try_into().ok()?);
         Some((Self { part, offset, length: word(9 + name)?, crc: word(13 + name)? }, end + 4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_leader_does_not_wait_for_the_snapshot_of_a_deposed_one() {
+        let (turns, group) = (Turns::default(), GroupId(2));
+        let old = turns.take(group, 5).expect("free");
+        assert!(turns.take(group, 5).is_none() && turns.take(group, 4).is_none());
+        assert!(!old.superseded.load(Ordering::Relaxed), "nobody newer asked");
+        assert!(turns.take(GroupId(3), 1).is_some(), "another group");
+        assert!(turns.take(group, 6).is_none(), "not while the other one writes");
+        assert!(old.superseded.load(Ordering::Relaxed), "but that one is over");
+        drop(old);
+        assert!(turns.take(group, 6).is_some());
     }
 }
