@@ -90,6 +90,19 @@ impl Fault {
         !matches!(self, Self::ObserverLeader | Self::Observer | Self::RestartAll)
     }
 
+    /// Processes of this host are killed.
+    pub(super) fn kills(self) -> bool {
+        matches!(
+            self,
+            Self::Kill
+                | Self::KillWithSupervisor
+                | Self::KillWithObserverLeader
+                | Self::ObserverLeader
+                | Self::Observer
+                | Self::HandoffTargetDies
+        )
+    }
+
     /// The leader's process dies, and its supervisor starts another one.
     pub(super) fn kills_leader(self) -> bool {
         matches!(self, Self::Kill | Self::KillWithObserverLeader)

@@ -8,6 +8,7 @@ use quorate_client::PartitionNo;
 use quorate_proto::v1::PartitionDescription;
 
 use super::{Fault, Series};
+use crate::proc::ProcessId;
 use crate::Error;
 
 /// Without a longer pause for this long, every partition's acknowledgements flow again …
@@ -61,7 +62,9 @@ impl Series<'_> {
             let partitions = self.whole().await?;
             let nodes = self.bench.view.nodes().await?;
             let led = nodes.iter().filter(|node| node.role == "observer" && node.state == "leader").count() == 1;
-            if led && self.quiet().await {
+            // Where processes of this host are killed, none that is dead may still be listed as the one that runs.
+            let here = self.settings.fault.kills() && nodes.iter().any(|node| !ProcessId(node.pid).alive());
+            if led && !here && self.quiet().await {
                 return Ok(Stage { partitions });
             }
             if started.elapsed() > GIVE_UP {

@@ -90,8 +90,11 @@ impl Series<'_> {
     /// The process of an observer in this state.
     async fn observer(&self, state: &str) -> Result<ProcessId, Error> {
         let nodes = self.bench.view.nodes().await?;
-        let found = nodes.iter().find(|node| node.role == "observer" && node.state == state && node.pid != 0);
-        found.map(|node| ProcessId(node.pid)).ok_or_else(|| Error::new(format!("no observer is known as {state}")))
+        // One that was killed a moment ago may still be listed.
+        let alive = |pid: &ProcessId| pid.0 != 0 && pid.alive();
+        let asked = nodes.iter().filter(|node| node.role == "observer" && node.state == state);
+        let found = asked.map(|node| ProcessId(node.pid)).find(alive);
+        found.ok_or_else(|| Error::new(format!("no observer is known as {state}")))
     }
 
     pub(super) async fn inflict(&mut self, stage: &Stage, aim: &Aim) -> Result<Wound, Error> {
