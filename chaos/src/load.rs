@@ -41,6 +41,14 @@ pub struct Shape {
     pub idempotency_keys: bool,
 }
 
+impl Shape {
+    /// One producer with [`KEYS`] keys, and an idempotency key for each record.
+    #[must_use]
+    pub fn one_producer(topic: impl Into<String>, run: u64, size: usize) -> Self {
+        Self { topic: topic.into(), run, producers: 1, keys: KEYS, size, idempotency_keys: true }
+    }
+}
+
 /// What is known about a run, kept up to date while it goes on.
 #[derive(Debug)]
 pub struct Progress {
@@ -183,7 +191,9 @@ fn spread(producer: u32, keys: u32, topic: Option<&TopicRoutes>) -> Vec<Bytes> {
         return names.take(keys as usize).collect();
     };
     let mut unused: BTreeMap<PartitionNo, VecDeque<Bytes>> = BTreeMap::new();
-    let mut turns = topic.partitions.keys().cycle();
+    // Each producer begins where the one before ended: of more partitions than keys, none is left out by all.
+    let first = producer as usize * keys as usize % topic.partitions.len();
+    let mut turns = topic.partitions.keys().cycle().skip(first);
     let mut spread = Vec::new();
     while let Some(partition) = turns.next().filter(|_| spread.len() < keys as usize) {
         let name = loop {
@@ -442,10 +452,12 @@ mod tests {
         let topic = TopicRoutes::even(TopicId(1), "default/bench", partitions);
         let keys = spread(3, 64, Some(&topic));
         let went: Vec<u32> = keys.iter().filter_map(|key| topic.partition_of(Some(key), None)).map(|no| no.0).collect();
-        let turns: Vec<u32> = (0..5).cycle().take(64).collect();
+        let turns: Vec<u32> = (0..5).cycle().skip(3 * 64 % 5).take(64).collect();
         assert_eq!(went, turns);
         let different: std::collections::BTreeSet<&Bytes> = keys.iter().collect();
         assert_eq!(different.len(), 64);
         assert_eq!(spread(3, 2, None), ["key-3-0", "key-3-1"]);
+        let of = |key: &Bytes| topic.partition_of(Some(key), None);
+        assert_eq!(spread(1, 3, Some(&topic)).iter().map(of).collect::<Vec<_>>(), [3, 4, 0].map(PartitionNo).map(Some));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{pipe, quorate};
-use quorate_chaos::bench::{failover, FailoverSettings, Fault, Target};
+use quorate_chaos::bench::{failover, quiet, Burden, FailoverSettings, Fault, QuietSettings, Target};
 use quorate_chaos::cluster::Cluster;
 use quorate_chaos::layout::{Files, NODES};
 use quorate_chaos::volume::{unavailable, Volume};
@@ -39,6 +39,24 @@ fn a_hanging_log_costs_its_leader_two_seconds_at_most() {
     let figures = report.failover.expect("figures");
     assert!(figures.gap_ms.p50 <= 2_000.0, "{figures:?}");
     assert_eq!(figures.failed, 0, "{figures:?}");
+}
+
+#[test]
+fn flushes_of_200_ms_cost_nobody_the_lead() {
+    if !mounts() {
+        return;
+    }
+    let time = Duration::from_secs(5);
+    let settings = QuietSettings { time, burden: Burden::Flushes, partitions: 3, rate: 100.0, size: 200 };
+    let target = Target::Private(common::binary().to_owned());
+    let told = |text: &str| println!("{text}");
+    let report = common::runtime().block_on(quiet(target, &settings, &told)).unwrap_or_else(|e| panic!("{e}"));
+    println!("{}", report.verdict());
+    assert!(report.audit.clean() && report.audit.refused == 0, "{:?}\n{:?}", report.audit, report.findings);
+    let figures = report.quiet.expect("figures");
+    assert!(figures.freezes >= 6, "each of six file systems stood still: {figures:?}");
+    // A disk that stalls by itself for so long makes leaders go (B4).
+    assert!(figures.calm() || figures.longest_freeze_ms >= 1_000.0, "{figures:?}\n{:?}", report.findings);
 }
 
 /// MiB of a node's data directory: the marks of `quorate dev` are 128 and 64, its ballast is 16.

@@ -12,7 +12,7 @@ use common::{cluster, configured, quorate, runtime};
 use quorate_chaos::bench::{failover, FailoverSettings, Fault, Report, Target};
 use quorate_chaos::cluster::{Cluster, View};
 use quorate_chaos::layout::NODES;
-use quorate_chaos::load::{OpenLoop, Progress, Shape, KEYS};
+use quorate_chaos::load::{OpenLoop, Progress, Shape};
 use quorate_chaos::reader::{ends, read_back, Positions};
 
 fn inject(cluster: &Cluster, fault: Fault) -> Report {
@@ -41,8 +41,7 @@ fn a_killed_leader_process_costs_half_a_second_and_its_phases_add_up_to_the_gap(
     assert_eq!(off.len(), 3, "every failover is on record: {figures:?}");
     let mut sorted = off.clone();
     sorted.sort_by(f64::total_cmp);
-    // A client that gets no processor is late by itself; how many of 100 agree is measured by `make timelines`.
-    assert!(sorted[0] <= 20.0, "phases {:?} against gaps {:?}", figures.phases_sum_ms, figures.gap_ms.all);
+    assert!(sorted[1] <= 20.0, "phases {:?} against gaps {:?}", figures.phases_sum_ms, figures.gap_ms.all);
     let text = quorate(&cluster, &["slo"]).ok().text();
     assert!(text.contains("noop committed"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -81,7 +80,7 @@ async fn start_load(cluster: &Cluster, topic: &str, run: u64, rate: f64) -> (Ope
     }
     View::new(&client).healthy(topic, 0).await.unwrap_or_else(|e| panic!("{e}"));
     let from = ends(&client, topic).await.unwrap_or_else(|e| panic!("{e}"));
-    let shape = Shape { topic: topic.to_owned(), run, producers: 1, keys: KEYS, size: 200, idempotency_keys: true };
+    let shape = Shape::one_producer(topic, run, 200);
     let load = OpenLoop::start(&client, shape, rate, None).await.unwrap_or_else(|e| panic!("{e}"));
     (load, from)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{cluster, quorate, runtime};
 use quorate_chaos::bench::{failover, FailoverSettings, Fault, Target};
 use quorate_chaos::cluster::{Cluster, View};
-use quorate_chaos::load::{OpenLoop, Shape, KEYS};
+use quorate_chaos::load::{OpenLoop, Shape};
 use quorate_chaos::proc::ProcessId;
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
@@ -47,7 +47,7 @@ fn a_drained_node_and_one_that_is_told_to_end_hand_their_leaders_over_under_load
         }
         let from = ends(&client, "drained").await.unwrap_or_else(|e| panic!("{e}"));
         let topic = "drained".to_owned();
-        let shape = Shape { topic, run: 9, producers: 1, keys: KEYS, size: 200, idempotency_keys: true };
+        let shape = Shape::one_producer(topic, 9, 200);
         let load = OpenLoop::start(&client, shape, 400.0, None).await.unwrap_or_else(|e| panic!("{e}"));
         (load, from, view)
     });

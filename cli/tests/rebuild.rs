@@ -4,7 +4,7 @@ mod common;
 
 use common::{cluster, quorate, runtime, until};
 use quorate_chaos::cluster::View;
-use quorate_chaos::load::{OpenLoop, Shape, KEYS};
+use quorate_chaos::load::{OpenLoop, Shape};
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
 
@@ -28,8 +28,7 @@ fn a_directory_whose_disks_are_all_gone_is_rebuilt_from_the_data_nodes() {
         client.admin().create_topic("load", 1).await.unwrap_or_else(|e| panic!("{e}"));
         View::new(&client).healthy("load", 0).await.unwrap_or_else(|e| panic!("{e}"));
         let from = ends(&client, "load").await.unwrap_or_else(|e| panic!("{e}"));
-        let shape =
-            Shape { topic: "load".to_owned(), run: 1, producers: 1, keys: KEYS, size: 200, idempotency_keys: true };
+        let shape = Shape::one_producer("load", 1, 200);
         let load = OpenLoop::start(&client, shape, 200.0, None).await.unwrap_or_else(|e| panic!("{e}"));
         (load, from)
     });

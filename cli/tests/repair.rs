@@ -5,7 +5,7 @@ mod common;
 
 use common::{cluster, quorate, runtime, until};
 use quorate_chaos::cluster::{Cluster, View};
-use quorate_chaos::load::{OpenLoop, Shape, KEYS};
+use quorate_chaos::load::{OpenLoop, Shape};
 use quorate_chaos::reader::{ends, read_back};
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ fn under_load(cluster: &mut Cluster, run: u64, act: impl FnOnce(&mut Cluster)) {
         let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
         let from = ends(&client, "safe").await.unwrap_or_else(|e| panic!("{e}"));
         let topic = "safe".to_owned();
-        let shape = Shape { topic, run, producers: 1, keys: KEYS, size: 300, idempotency_keys: true };
+        let shape = Shape::one_producer(topic, run, 300);
         let load = OpenLoop::start(&client, shape, 300.0, None).await.unwrap_or_else(|e| panic!("{e}"));
         (client, load, from)
     });

@@ -20,7 +20,7 @@ use rand::Rng;
 pub use failover::{failover, FailoverSettings};
 pub use fault::{Fault, Ground};
 pub use publish::{publish, PublishSettings};
-pub use quiet::{quiet, Burden, QuietFigures, QuietSettings, FROZEN};
+pub use quiet::{quiet, Burden, QuietFigures, QuietSettings};
 pub use report::{FailoverFigures, Report};
 pub use steady::{steady, SteadySettings};
 

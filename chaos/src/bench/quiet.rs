@@ -9,7 +9,7 @@ use quorate_proto::v1::PartitionDescription;
 use serde::Serialize;
 
 use super::{Bench, Report, Target, Tell};
-use crate::load::{OpenLoop, Shape, KEYS};
+use crate::load::{OpenLoop, Shape};
 use crate::reader::ends;
 use crate::slo;
 use crate::volume::Volume;
@@ -22,7 +22,7 @@ pub enum Burden {
     None,
     /// Two threads for each processor do nothing but spin.
     Processors,
-    /// The file system of every log, observers' too, is frozen for [`FROZEN`] again and again: a flush waits for its end.
+    /// The file system of every log, observers' too, is frozen for 200 ms again and again: a flush waits for its end.
     Flushes,
 }
 
@@ -39,7 +39,7 @@ impl Burden {
 }
 
 /// How long a log's file system stands still at a time …
-pub const FROZEN: Duration = Duration::from_millis(200);
+const FROZEN: Duration = Duration::from_millis(200);
 /// … and how long it works in between.
 const THAWED: Duration = Duration::from_millis(10);
 /// Between two words of progress.
@@ -78,9 +78,9 @@ pub struct QuietFigures {
     pub leaders_changed: usize,
     /// Processes that are not the ones of the start.
     pub restarts: usize,
-    /// Under the burden of flushes: how often a file system stood still, and for how long each time at least, ms.
+    /// Under the burden of flushes: how often a file system stood still.
     pub freezes: u64,
-    /// Longest that one stood still, ms.
+    /// Longest time for which one stood still, with the freezing and thawing, ms: more than 200 is the disk's own trouble.
     pub longest_freeze_ms: f64,
 }
 
@@ -103,14 +103,7 @@ pub async fn quiet(target: Target, settings: &QuietSettings, tell: Tell<'_>) -> 
         Burden::None | Burden::Processors => Bench::prepare(target, partitions, tell).await?,
     };
     let from = ends(&bench.client, &bench.topic).await?;
-    let shape = Shape {
-        topic: bench.topic.clone(),
-        run: bench.run,
-        producers: 1,
-        keys: KEYS,
-        size: settings.size,
-        idempotency_keys: true,
-    };
+    let shape = Shape::one_producer(&bench.topic, bench.run, settings.size);
     let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
     let run = load.run.clone();
     let before = Standing::of(&bench, partitions).await?;

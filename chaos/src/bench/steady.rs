@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Bench, Report, Target, Tell};
-use crate::load::{OpenLoop, Shape, KEYS};
+use crate::load::{OpenLoop, Shape};
 use crate::reader::ends;
 use crate::Error;
 
@@ -30,12 +30,8 @@ pub async fn steady(target: Target, settings: &SteadySettings, tell: Tell<'_>) -
     let bench = Bench::prepare(target, settings.partitions, tell).await?;
     let from = ends(&bench.client, &bench.topic).await?;
     let shape = Shape {
-        topic: bench.topic.clone(),
-        run: bench.run,
-        producers: 1,
-        keys: KEYS,
-        size: settings.size,
         idempotency_keys: settings.idempotency_keys,
+        ..Shape::one_producer(&bench.topic, bench.run, settings.size)
     };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let records = (settings.rate * settings.time.as_secs_f64()).round().max(1.0) as u64;

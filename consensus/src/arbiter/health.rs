@@ -145,9 +145,7 @@ fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leade
     let sign = scene.view.last_sign(leader.node, scene.now);
     if scene.directory.leader_of(partition.group).is_none() {
         if partition.is_released(leader.replica, leader.term) {
-            // B4: it released because a flush hangs; it acknowledged nothing since that began.
-            let hangs = scene.view.node(leader.node).filter(|node| node.wal_age >= scene.timing.wal_stall / 2);
-            return hangs.map_or(lost(Cause::Released, served), |node| lost(Cause::Disk, node.heard - node.wal_age));
+            return lost(Cause::Released, served);
         }
         return lost(Cause::ExitNotice, sign);
     }

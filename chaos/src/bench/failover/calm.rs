@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use quorate_client::PartitionNo;
-use quorate_proto::v1::PartitionDescription;
+use quorate_proto::v1::{NodeDescription, PartitionDescription};
 
 use super::{Fault, Series};
 use crate::proc::ProcessId;
@@ -27,12 +27,20 @@ const RESTED: Duration = Duration::from_secs(11);
 /// The cluster right before a fault.
 pub(super) struct Stage {
     pub(super) partitions: Vec<PartitionDescription>,
+    /// Every node, with the process that runs.
+    nodes: Vec<NodeDescription>,
 }
 
 impl Stage {
     /// The node that leads partition 0, and all others where the fault concerns the leader.
     pub(super) fn leader(&self) -> u64 {
         self.partitions.first().map_or(0, |partition| partition.leader_node)
+    }
+
+    /// The process of an observer in this state.
+    pub(super) fn observer(&self, state: &str) -> Result<ProcessId, Error> {
+        let found = self.nodes.iter().find(|node| node.role == "observer" && node.state == state && node.pid != 0);
+        found.map(|node| ProcessId(node.pid)).ok_or_else(|| Error::new(format!("no observer is known as {state}")))
     }
 
     pub(super) fn leaders(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -62,10 +70,11 @@ impl Series<'_> {
             let partitions = self.whole().await?;
             let nodes = self.bench.view.nodes().await?;
             let led = nodes.iter().filter(|node| node.role == "observer" && node.state == "leader").count() == 1;
-            // Where processes of this host are killed, none that is dead may still be listed as the one that runs.
-            let here = self.settings.fault.kills() && nodes.iter().any(|node| !ProcessId(node.pid).alive());
-            if led && !here && self.quiet().await {
-                return Ok(Stage { partitions });
+            // One that was killed a moment ago may still be listed.
+            let ghost = |node: &NodeDescription| node.pid != 0 && !ProcessId(node.pid).alive();
+            let whole = led && !(self.settings.fault.kills() && nodes.iter().any(ghost));
+            if whole && self.quiet().await {
+                return Ok(Stage { partitions, nodes });
             }
             if started.elapsed() > GIVE_UP {
                 let failures = self.run.look().failures.join("\n");

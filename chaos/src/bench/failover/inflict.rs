@@ -78,23 +78,13 @@ impl Series<'_> {
                 vec![view.supervisor(node).await?, view.pid("server", node).await?]
             }
             (Fault::KillWithObserverLeader, Some(node)) => {
-                vec![view.pid("server", node).await?, self.observer("leader").await?]
+                vec![view.pid("server", node).await?, stage.observer("leader")?]
             }
-            (Fault::ObserverLeader, _) => vec![self.observer("leader").await?],
-            (Fault::Observer, _) => vec![self.observer("follower").await?],
+            (Fault::ObserverLeader, _) => vec![stage.observer("leader")?],
+            (Fault::Observer, _) => vec![stage.observer("follower")?],
             _ => Vec::new(),
         };
         Ok(Aim { leader: name, node: hit, processes, target })
-    }
-
-    /// The process of an observer in this state.
-    async fn observer(&self, state: &str) -> Result<ProcessId, Error> {
-        let nodes = self.bench.view.nodes().await?;
-        // One that was killed a moment ago may still be listed.
-        let alive = |pid: &ProcessId| pid.0 != 0 && pid.alive();
-        let asked = nodes.iter().filter(|node| node.role == "observer" && node.state == state);
-        let found = asked.map(|node| ProcessId(node.pid)).find(alive);
-        found.ok_or_else(|| Error::new(format!("no observer is known as {state}")))
     }
 
     pub(super) async fn inflict(&mut self, stage: &Stage, aim: &Aim) -> Result<Wound, Error> {

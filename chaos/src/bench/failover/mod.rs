@@ -12,7 +12,7 @@ use quorate_proto::v1::Failover;
 
 use super::fault::{Fault, Ground};
 use super::{Bench, Report, Target, Tell};
-use crate::load::{OpenLoop, Run, Shape, KEYS};
+use crate::load::{OpenLoop, Run, Shape};
 use crate::measure::ms;
 use crate::reader::ends;
 use crate::Error;
@@ -78,14 +78,7 @@ pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_
         Ground::Networks => Bench::prepare_on_networks(target, partitions, tell).await?,
     };
     let from = ends(&bench.client, &bench.topic).await?;
-    let shape = Shape {
-        topic: bench.topic.clone(),
-        run: bench.run,
-        producers: 1,
-        keys: KEYS,
-        size: settings.size,
-        idempotency_keys: true,
-    };
+    let shape = Shape::one_producer(&bench.topic, bench.run, settings.size);
     let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
     let run = load.run.clone();
     let (measured, harmed) = (Vec::new(), BTreeMap::new());

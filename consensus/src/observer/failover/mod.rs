@@ -4,9 +4,9 @@
 //! last served ─ suspected ─ death confirmed ─ permit ─ elected ─ no-op ─ lease ─ first acknowledgement ─ routes pushed
 //! └─────────── observer leader's clock ───────────┘ └──── new leader's clock, from the permit on ─────┘ └ observer's ┘
 //! ```
-//! *Last served*: when the new leader applied the last record of the old one, if publishes waited behind it, if it came
-//! after the last sign of the old leader's life, or shortly before the old leader itself gave up; otherwise that last sign
-//! (nobody may have published for hours).
+//! *Last served*: when the new leader applied the last record of the old one, if publishes waited behind it, or if it came
+//! after, or shortly before, the last sign of the old leader's life; otherwise that last sign (nobody may have published for
+//! hours).
 //!
 //! Points that lie before their predecessor (routes are usually pushed before the first acknowledgement) give a phase
 //! of zero, so the phases always sum up to the whole.
@@ -28,8 +28,6 @@ use crate::directory::{Directory, Lease};
 /// Without a first acknowledgement (nobody publishes) a failover is recorded after this long, without the new
 /// leader's marks.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time for which a leader may have stood still before it says so: a flush that hangs (B4), a fence (F3), a lease.
-const STOPPED_BEFORE: Duration = Duration::from_secs(2);
 /// Permits remembered of one failover.
 const PERMITS: usize = 8;
 
@@ -258,6 +256,22 @@ impl Recorder<'_> {
     }
 }
 
+/// How long at most a leader may have stood still before the last sign that the observers had of it. A record of its own from
+/// so long before that sign was its last one; an older one only says that nobody published.
+///
+/// `None`: its last record is no sign. What a leader could not flush commits on its followers all the same, and is not
+/// acknowledged (B4).
+fn stood_still(cause: Cause) -> Option<Duration> {
+    match cause {
+        Cause::Disk => None,
+        // It gave up by itself: a flush that hung, a fence (F3), a lease that was not renewed.
+        Cause::Released | Cause::FenceLost | Cause::LeaseLapsed => Some(Duration::from_secs(2)),
+        // Its session breaks when the kernel has taken the process apart, which takes tens of milliseconds.
+        Cause::ExitNotice => Some(Duration::from_millis(250)),
+        Cause::Silence | Cause::Unheard | Cause::Handoff | Cause::NoLeader => Some(Duration::ZERO),
+    }
+}
+
 /// When the old leader last served, and the ends of the phases since.
 fn points(progress: &Progress, won: Won) -> (BootTime, [(&'static str, BootTime); 8]) {
     let suspicion = progress.suspicion;
@@ -269,14 +283,9 @@ fn points(progress: &Progress, won: Won) -> (BootTime, [(&'static str, BootTime)
         ..ElectionMarks::default()
     });
     let served = marks.served.map(|served| (permit.shifted_us(served.last_us), served.waited));
-    // A leader that gives up by itself served no more for a while when it said so.
-    let told = matches!(suspicion.cause, Cause::Released | Cause::FenceLost | Cause::LeaseLapsed);
-    // What a leader could not flush commits on its followers all the same, and is not acknowledged (B4).
-    let counts = |at: BootTime, waited: bool| {
-        suspicion.cause != Cause::Disk
-            && (waited || at > suspicion.since || (told && suspicion.since.since(at) <= STOPPED_BEFORE))
-    };
-    let since = served.filter(|(at, waited)| counts(*at, *waited)).map_or(suspicion.since, |(at, _)| at);
+    let last_record = stood_still(suspicion.cause)
+        .and_then(|span| served.filter(|(at, waited)| *waited || *at + span > suspicion.since).map(|(at, _)| at));
+    let since = last_record.unwrap_or(suspicion.since);
     let points = [
         ("suspected", suspicion.found),
         ("death_confirmed", progress.death.unwrap_or(suspicion.found)),

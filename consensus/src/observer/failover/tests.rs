@@ -165,8 +165,8 @@ fn a_failover_that_the_next_one_overtakes_is_recorded_all_the_same() {
 #[test]
 fn a_failover_begins_when_the_old_leader_last_served() {
     let t = BootTime(1_000_000_000_000);
-    let began = |last_us: i64, waited: bool| {
-        let suspicion = Suspicion { cause: Cause::Silence, was: None, since: t, found: t + MS(390) };
+    let began = |cause: Cause, last_us: i64, waited: bool| {
+        let suspicion = Suspicion { cause, was: None, since: t, found: t + MS(390) };
         let mut directory = Directory::default();
         directory.apply_test_topic(GroupId(2), PartitionNo(0));
         let mut failovers = Failovers::default();
@@ -190,8 +190,12 @@ fn a_failover_begins_when_the_old_leader_last_served() {
         assert_eq!(record.at_us, 10_000_000 - 80_000 - i64::try_from(sum).expect("short"), "{record:?}");
         sum / 1_000
     };
-    assert_eq!(began(-300_000, false), 320, "it served after its last heartbeat");
-    assert_eq!(began(-90_000_000, false), 420, "nobody published for a while");
-    assert_eq!(began(-900_000, true), 920, "publishes waited although it was heard");
-    assert_eq!(began(3_000, false), 17, "a planned handoff: it served until after the permit");
+    assert_eq!(began(Cause::Silence, -300_000, false), 320, "it served after its last heartbeat");
+    assert_eq!(began(Cause::Silence, -450_000, false), 420, "nobody published for a while");
+    assert_eq!(began(Cause::Unheard, -900_000, true), 920, "publishes waited although it was heard");
+    assert_eq!(began(Cause::Handoff, 3_000, false), 17, "it served until after the permit");
+    assert_eq!(began(Cause::ExitNotice, -470_000, false), 490, "its session broke when it had been dead for 70 ms");
+    assert_eq!(began(Cause::ExitNotice, -900_000, false), 420, "it had nothing to do");
+    assert_eq!(began(Cause::Released, -1_700_000, false), 1_720, "its fence had been closed");
+    assert_eq!(began(Cause::Disk, -300_000, true), 420, "its followers commit what it cannot flush");
 }
