@@ -46,6 +46,10 @@ fn main() -> ExitCode {
 
 fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
     let global = args.global;
+    if let Some(filter) = &global.client_log {
+        quorate_host::telemetry::init_logs(&quorate_host::telemetry::LogTarget::Stderr, filter)
+            .map_err(|error| Fail::usage(error.to_string()))?;
+    }
     match args.verb {
         Verb::Dev(dev) => dev::run(&dev, output),
         Verb::Server(server) => server::run(&server),

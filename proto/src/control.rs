@@ -342,6 +342,8 @@ pub enum SessionUp {
         term: Term,
         /// For lack of contact.
         for_fence: bool,
+        /// How long a flush of its log has hung, if one does; since then it acknowledged nothing (B4).
+        stood: std::time::Duration,
     },
     /// The autonomous time-out ran out: please permit somebody (V4).
     AskPermit {

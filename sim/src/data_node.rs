@@ -9,10 +9,10 @@ use quorate_consensus::policy::Policy;
 use quorate_consensus::replica::ObserverLoss;
 use quorate_consensus::timing::Timing;
 use quorate_proto::control::{Hello, LockProof};
-use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId, Term};
+use quorate_proto::ids::{ClusterId, DiskId, GroupId, Incarnation, LogIndex, NodeId, ReplicaId, Term};
 use quorate_proto::time::BootTime;
 
-use crate::disk::Disk;
+use crate::disk::{Disk, GroupLog};
 use crate::storage::{decode_checkpoint, Parcel, Segments, CHECKPOINT};
 use crate::time::{HostClock, Instant};
 
@@ -57,6 +57,15 @@ pub struct OpenTurn {
     pub out: Vec<NodeEffect>,
 }
 
+/// What lies of a replica on the disk while another one is hosted in its place.
+#[derive(Debug)]
+pub struct Kept {
+    /// Which.
+    pub replica: ReplicaId,
+    log: GroupLog,
+    segments: Segments,
+}
+
 /// One data node's host.
 #[derive(Debug)]
 pub struct DataNode<P: Policy> {
@@ -88,6 +97,8 @@ pub struct DataNode<P: Policy> {
     pub boots: u64,
     /// What logs held that are gone on purpose: term by index, and everything before the first index was compacted.
     pub former: BTreeMap<GroupId, BTreeMap<u64, u64>>,
+    /// Replicas whose place another one takes: what lies of them on the disk until that one is promoted (M1).
+    pub kept: BTreeMap<GroupId, Kept>,
     /// How often the disk was replaced by an empty one.
     pub wipes: u64,
     /// Exit by B3 leaves the log suspect (B2).
@@ -114,6 +125,7 @@ impl<P: Policy> DataNode<P> {
             boots: 0,
             wipes: 0,
             former: BTreeMap::new(),
+            kept: BTreeMap::new(),
             suspect: false,
         }
     }
@@ -141,6 +153,9 @@ impl<P: Policy> DataNode<P> {
             observer_loss: self.loss,
         };
         let mut core = NodeCore::new(config, clock);
+        for (group, kept) in &self.kept {
+            core.keep(*group, kept.replica);
+        }
         let mut out = Vec::new();
         let groups: Vec<GroupId> = self.disk.groups().map(|(group, _)| *group).collect();
         for group in groups {
@@ -175,6 +190,30 @@ impl<P: Policy> DataNode<P> {
             segments.entries.clear();
         }
         core.open(assignment, restored, image, clock, out);
+    }
+
+    /// Another replica takes the place of this one, whose data stay.
+    pub fn keep(&mut self, group: GroupId, replica: ReplicaId) {
+        let (log, segments) = (self.disk.group(group).cloned(), self.segments.get(&group).cloned());
+        self.lose(group);
+        if let (Some(log), Some(segments)) = (log, segments) {
+            self.kept.insert(group, Kept { replica, log, segments });
+        }
+    }
+
+    /// The directory has no more use for a replica's data. If it is the hosted one, which was to take another one's place, that
+    /// one's are what the next start finds.
+    pub fn retire(&mut self, group: GroupId, replica: ReplicaId, hosted: bool) {
+        if hosted {
+            self.lose(group);
+            if let Some(kept) = self.kept.remove(&group) {
+                self.former.remove(&group);
+                self.segments.insert(group, kept.segments);
+                self.disk.put_back(group, kept.log);
+            }
+        } else if self.kept.get(&group).is_some_and(|kept| kept.replica == replica) {
+            self.kept.remove(&group);
+        }
     }
 
     /// The log of a group is gone from here on; what was acknowledged by it was acknowledged rightly.

@@ -211,6 +211,12 @@ impl Disk {
         self.in_flight.retain(others);
     }
 
+    /// What was set aside of a group is its log again.
+    pub fn put_back(&mut self, group: GroupId, log: GroupLog) {
+        self.forget(group);
+        self.groups.insert(group, log);
+    }
+
     /// Flushed state of a group.
     #[must_use]
     pub fn group(&self, group: GroupId) -> Option<&GroupLog> {

@@ -224,8 +224,12 @@ impl Driver {
     fn on_link(&mut self, event: LinkEvent, effects: &mut Vec<Effect<Token>>) {
         let now = self.inner.now();
         match event {
-            LinkEvent::Up(node) => self.core.on_link_up(node),
+            LinkEvent::Up(node) => {
+                tracing::debug!(%node, "connected");
+                self.core.on_link_up(node);
+            }
             LinkEvent::Lost(node, why) => {
+                tracing::debug!(%node, %why, "the connection is lost");
                 self.senders.remove(&node);
                 self.sent.retain(|_, (to, _)| *to != node);
                 self.telemetry.links_lost.increment(1);
@@ -241,8 +245,10 @@ impl Driver {
                         self.core.on_response(now, node, tag, Ok(receipt), effects);
                     }
                     Some(v1::publish_response::Result::Error(error)) => {
+                        let refusal = Refusal::from(error);
+                        tracing::debug!(%node, %tag, %refusal, leader = ?refusal.leader, "a batch was refused");
                         self.telemetry.refusals.increment(1);
-                        self.core.on_response(now, node, tag, Err(Refusal::from(error)), effects);
+                        self.core.on_response(now, node, tag, Err(refusal), effects);
                     }
                     Some(v1::publish_response::Result::GoingAway(_)) => self.core.on_going_away(now, node),
                     None => tracing::warn!(%node, %tag, "an answer without result was ignored"),
@@ -256,6 +262,7 @@ impl Driver {
         self.core.on_routes_live(state.live > 0);
         match state.table.topics.get(&self.topic.id) {
             Some(topic) if *topic != self.topic => {
+                tracing::debug!(partitions = ?topic.partitions, "new routes");
                 self.topic = Arc::clone(topic);
                 self.core.on_routes(Arc::clone(topic), effects);
             }

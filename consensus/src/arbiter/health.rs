@@ -145,7 +145,9 @@ fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leade
     let sign = scene.view.last_sign(leader.node, scene.now);
     if scene.directory.leader_of(partition.group).is_none() {
         if partition.is_released(leader.replica, leader.term) {
-            return lost(Cause::Released, served);
+            // B4: it released because a flush hung; it acknowledged nothing since that began.
+            let hung = scene.view.hung_since(partition.group, leader.term);
+            return hung.map_or(lost(Cause::Released, served), |since| lost(Cause::Disk, since));
         }
         return lost(Cause::ExitNotice, sign);
     }

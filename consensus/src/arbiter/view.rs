@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorate_proto::control::{Heartbeat, LastHeard, ObserverInfo, ReplicaReport, Room};
-use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Ticket};
+use quorate_proto::ids::{GroupId, Incarnation, NodeId, ReplicaId, Term, Ticket};
 use quorate_proto::time::BootTime;
 
 use crate::directory::{Directory, Partition};
@@ -80,6 +80,8 @@ pub struct ClusterView {
     tables: BTreeMap<NodeId, Table>,
     /// When each partition was last known to be served.
     served: BTreeMap<GroupId, BootTime>,
+    /// Leaderships that ended because a flush hung: in which term, and since when (B4).
+    hung: BTreeMap<GroupId, (Term, BootTime)>,
     /// When each node was last seen at fault: silent, dead, its disk failing or slow (H1). A clean start is no fault.
     faults: BTreeMap<NodeId, BootTime>,
     /// How each node's newest death is known, for people. Of deaths that this observer applied itself.
@@ -99,6 +101,7 @@ impl ClusterView {
             nodes: BTreeMap::new(),
             tables: BTreeMap::new(),
             served: BTreeMap::new(),
+            hung: BTreeMap::new(),
             faults: BTreeMap::new(),
             deaths: BTreeMap::new(),
         }
@@ -269,6 +272,19 @@ impl ClusterView {
     #[must_use]
     pub fn last_served(&self, group: GroupId) -> Option<BootTime> {
         self.served.get(&group).copied()
+    }
+
+    /// A leader gave up because a flush has hung since `since`.
+    pub fn hung(&mut self, group: GroupId, term: Term, since: BootTime) {
+        if self.hung.get(&group).is_none_or(|(known, _)| *known < term) {
+            self.hung.insert(group, (term, since));
+        }
+    }
+
+    /// Since when a flush of the leader of this term hung, if it gave up for that.
+    #[must_use]
+    pub fn hung_since(&self, group: GroupId, term: Term) -> Option<BootTime> {
+        self.hung.get(&group).filter(|(of, _)| *of == term).map(|(_, since)| *since)
     }
 
     /// Data nodes that are suspect now.

@@ -1,10 +1,10 @@
 //! [`NodeCore`]: dispatch of events to the parts of a data node, and the end of a turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use quorate_proto::control::{Assignment, PeerInfo, Role};
-use quorate_proto::ids::{DirectoryVersion, GroupId, NodeId};
+use quorate_proto::ids::{DirectoryVersion, GroupId, NodeId, ReplicaId};
 use quorate_proto::time::BootTime;
 
 use super::cluster_time::ClusterTime;
@@ -43,6 +43,8 @@ pub struct NodeCore<P: Policy = Production> {
     pub(super) partitions: BTreeMap<GroupId, Hosted<P>>,
     /// Replicas hosted since the start, also those that were replaced.
     pub(super) hostings: u64,
+    /// Replicas whose data lie on this disk while another one is hosted in their place (M1).
+    pub(super) kept: BTreeSet<(GroupId, ReplicaId)>,
     /// Partitions that this turn touched: only they are looked at when it ends.
     touched: Vec<GroupId>,
     /// Partitions of which the observers must hear at once (P2).
@@ -84,6 +86,7 @@ impl<P: Policy> NodeCore<P> {
             started: now,
             partitions: BTreeMap::new(),
             hostings: 0,
+            kept: BTreeSet::new(),
             touched: Vec::new(),
             report_groups: Vec::new(),
             cluster: ClusterTime::default(),

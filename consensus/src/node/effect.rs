@@ -181,6 +181,14 @@ pub enum NodeEffect {
         /// The replica; another one of the group may be hosted now.
         replica: ReplicaId,
     },
+    /// This replica is wanted again, because the one that was to take its place on this node was given up, and its data lie
+    /// on this disk: hand the leaders over, end the process, start again; the start opens it. May come again and again.
+    Reopen {
+        /// The group.
+        group: GroupId,
+        /// The replica.
+        replica: ReplicaId,
+    },
     /// The node's incarnation must be greater than this (M1, a replaced disk): store it, end the process, start again.
     RaiseIncarnation(Incarnation),
     /// Keep the directory, for observers that lose theirs (M5); it replaces what was kept before.

@@ -99,9 +99,11 @@ impl<P: Policy> PartitionReplica<P> {
 
     fn announce_release(&mut self, term: Term, for_fence: bool, turn: &mut Turn<'_>) {
         turn.counters.released += 1;
-        self.released = Some(Release { term, for_fence, at: turn.now });
+        let hangs = |since: &BootTime| turn.now.since(*since) >= turn.config.timing.wal_stall / 2;
+        let stood_since = self.oldest_write().filter(hangs);
+        self.released = Some(Release { term, for_fence, at: turn.now, stood_since });
         self.report_now = true;
-        if let Some(notice) = self.release_notice() {
+        if let Some(notice) = self.release_notice(turn.now) {
             turn.tell_observers(notice);
         }
     }

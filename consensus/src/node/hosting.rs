@@ -91,6 +91,17 @@ impl<P: Policy> NodeCore<P> {
         self.set_aside(assignment.group, assignment, reason, out);
     }
 
+    /// Data of a replica were found at start beside those of its successor. Call it before the first event.
+    pub fn keep(&mut self, group: GroupId, replica: ReplicaId) {
+        self.kept.insert((group, replica));
+    }
+
+    /// Data of replicas lie here that are not hosted: whether their logs could be trusted nobody can tell but a start.
+    #[must_use]
+    pub fn keeps_any(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
     /// The directory's picture: older ones are ignored, unknown replicas are made.
     pub(super) fn assigned(&mut self, assignments: Assignments, now: BootTime, out: &mut Vec<NodeEffect>) {
         if assignments.version < self.assignments_version {
@@ -113,7 +124,10 @@ impl<P: Policy> NodeCore<P> {
                     }
                 },
                 // M1: another replica, with a new id, takes its place; the old data stay until that is promoted.
-                Some((replica, _)) if replica < assignment.replica => {
+                Some((replica, hosted)) if replica < assignment.replica => {
+                    if hosted.live().is_some() {
+                        self.kept.insert((group, replica));
+                    }
                     self.stop_replica(group, now, out);
                     self.take_up(assignment, now, out);
                 }
@@ -122,10 +136,15 @@ impl<P: Policy> NodeCore<P> {
         }
     }
 
-    /// A replica that is not here yet. Only that of a new partition begins by itself, and one that is to become a
-    /// member learns everything; any other one was here once, and its data are gone (M1).
+    /// A replica that is not hosted yet. Only that of a new partition begins by itself, and one that is to become a
+    /// member learns everything. Any other one was here once. If its data were kept for the case that its successor is given
+    /// up, a start opens them: only a start judges a log (B2). Else they are gone (M1).
     fn take_up(&mut self, assignment: Assignment, now: BootTime, out: &mut Vec<NodeEffect>) {
         let group = assignment.group;
+        if self.kept.contains(&(group, assignment.replica)) {
+            out.push(NodeEffect::Reopen { group, replica: assignment.replica });
+            return;
+        }
         let learns = assignment.change.is_some_and(|change| change.add == assignment.replica);
         if !learns && assignment.config_version > FIRST_CONFIG {
             out.push(NodeEffect::Open(assignment.clone()));

@@ -97,6 +97,7 @@ impl<P: Policy> NodeCore<P> {
         if self.partitions.get(&group).is_some_and(|hosted| hosted.replica() == replica) {
             self.stop_replica(group, now, out);
         }
+        self.kept.remove(&(group, replica));
         out.push(NodeEffect::Retire { group, replica });
     }
 }

@@ -61,6 +61,8 @@ pub(super) struct Release {
     pub(super) term: Term,
     pub(super) for_fence: bool,
     pub(super) at: BootTime,
+    /// Since when a flush hung then.
+    pub(super) stood_since: Option<BootTime>,
 }
 
 /// What a replica is opened with beside its node's configuration.
@@ -361,9 +363,10 @@ impl<P: Policy> PartitionReplica<P> {
     }
 
     /// The newest release as the observers are told of it.
-    pub(super) fn release_notice(&self) -> Option<SessionUp> {
-        let Release { term, for_fence, .. } = self.released?;
-        Some(SessionUp::Release { group: self.group(), replica: self.assignment.replica, term, for_fence })
+    pub(super) fn release_notice(&self, now: BootTime) -> Option<SessionUp> {
+        let Release { term, for_fence, stood_since, .. } = self.released?;
+        let stood = stood_since.map(|since| now.since(since)).unwrap_or_default();
+        Some(SessionUp::Release { group: self.group(), replica: self.assignment.replica, term, for_fence, stood })
     }
 
     /// As the observers hear it.

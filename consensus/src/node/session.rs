@@ -11,7 +11,6 @@ use quorate_proto::time::BootTime;
 use super::dispatch::NodeCore;
 use super::effect::{NodeEffect, Observers};
 use super::hosting::Hosted;
-use super::partition_replica::PartitionReplica;
 use crate::policy::Policy;
 
 /// A release goes with every beat for so long: the observer leader that heard it may have died of the same fault.
@@ -29,7 +28,7 @@ impl<P: Policy> NodeCore<P> {
         let hello = Hello { knows: self.known.version(), knows_born: self.known.born(), ..self.config.hello.clone() };
         out.push(tell(to, SessionUp::Hello(hello)));
         let live = self.partitions.values().filter_map(Hosted::live);
-        out.extend(live.filter_map(PartitionReplica::release_notice).map(|notice| tell(to, notice)));
+        out.extend(live.filter_map(|partition| partition.release_notice(now)).map(|notice| tell(to, notice)));
         self.disk.beat_soon(now);
     }
 
@@ -79,7 +78,9 @@ impl<P: Policy> NodeCore<P> {
     pub(super) fn beat(&mut self, seq: u64, now: BootTime, out: &mut Vec<NodeEffect>) {
         let live = self.partitions.values().filter_map(Hosted::live);
         let fresh = live.filter(|p| p.released.is_some_and(|release| now.since(release.at) < RELEASE_REPEATED));
-        out.extend(fresh.filter_map(PartitionReplica::release_notice).map(|notice| tell(Observers::All, notice)));
+        out.extend(
+            fresh.filter_map(|partition| partition.release_notice(now)).map(|notice| tell(Observers::All, notice)),
+        );
         let reports = self.partitions.values().map(|hosted| hosted.report(now)).collect();
         out.push(tell(Observers::All, SessionUp::Heartbeat(self.heartbeat(seq, reports, false, now))));
     }

@@ -50,7 +50,10 @@ impl<P: Policy> ObserverCore<P> {
             SessionUp::Hello(_) => {}
             SessionUp::Heartbeat(beat) => self.heartbeat(now, session, node, beat, out),
             SessionUp::Lease(request) => self.lease_request(now, session, request, out),
-            SessionUp::Release { group, replica, term, for_fence } => {
+            SessionUp::Release { group, replica, term, for_fence, stood } => {
+                if !stood.is_zero() {
+                    self.view.hung(group, term, now - stood);
+                }
                 self.release(now, node, (group, replica, term, for_fence), out);
             }
             SessionUp::AskPermit { group, .. } => {

@@ -109,11 +109,12 @@ impl From<SessionUp> for wire::SessionUp {
             SessionUp::Hello(hello) => Kind::Hello(hello.into()),
             SessionUp::Heartbeat(beat) => Kind::Heartbeat(beat.into()),
             SessionUp::Lease(request) => Kind::Lease(request.into()),
-            SessionUp::Release { group, replica, term, for_fence } => Kind::Release(wire::ReleaseNotice {
+            SessionUp::Release { group, replica, term, for_fence, stood } => Kind::Release(wire::ReleaseNotice {
                 group_id: group.get(),
                 replica: replica.get(),
                 term: term.get(),
                 for_fence,
+                stood_us: micros(stood),
             }),
             SessionUp::AskPermit { group, replica } => {
                 Kind::Ask(wire::AskPermit { group_id: group.get(), replica: replica.get() })
@@ -139,6 +140,7 @@ impl TryFrom<wire::SessionUp> for SessionUp {
                 replica: required(ReplicaId(notice.replica).non_zero(), "ReleaseNotice", "replica")?,
                 term: Term(notice.term),
                 for_fence: notice.for_fence,
+                stood: Duration::from_micros(notice.stood_us),
             },
             Kind::Ask(ask) => Self::AskPermit {
                 group: required(GroupId(ask.group_id).non_zero(), "AskPermit", "group_id")?,

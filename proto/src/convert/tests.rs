@@ -150,11 +150,14 @@ fn up() -> impl Strategy<Value = SessionUp> {
         hello().prop_map(SessionUp::Hello),
         beat.prop_map(SessionUp::Heartbeat),
         lease_request().prop_map(SessionUp::Lease),
-        (1u64.., 1u64.., any::<u64>(), any::<bool>()).prop_map(|(g, r, t, for_fence)| SessionUp::Release {
-            group: GroupId(g),
-            replica: ReplicaId(r),
-            term: Term(t),
-            for_fence
+        (1u64.., 1u64.., any::<u64>(), any::<bool>(), any::<u32>()).prop_map(|(g, r, t, for_fence, us)| {
+            SessionUp::Release {
+                group: GroupId(g),
+                replica: ReplicaId(r),
+                term: Term(t),
+                for_fence,
+                stood: Duration::from_micros(us.into()),
+            }
         }),
         (1u64.., 1u64..).prop_map(|(g, r)| SessionUp::AskPermit { group: GroupId(g), replica: ReplicaId(r) }),
         marks.prop_map(SessionUp::Phases),

@@ -17,7 +17,7 @@ use quorate_host::transport::{PeerSink, Transport, TransportConfig};
 use quorate_host::turn::{mailbox, Mailbox, Post};
 use quorate_host::wal::{NoFaults, Recovered, RecoveredGroup, Wal, WalConfig, WalProfile};
 use quorate_proto::control::{Assignment, Hello};
-use quorate_proto::ids::{DirectoryVersion, GroupId, LogIndex, NodeId, Ticket};
+use quorate_proto::ids::{DirectoryVersion, GroupId, LogIndex, NodeId, ReplicaId, Ticket};
 use quorate_proto::time::BootTime;
 use tokio::sync::watch;
 
@@ -98,7 +98,11 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
     let mut effects = Vec::new();
     let keys = DataKeys::default();
-    for found in sort_out(recovered.groups, &keys, &mut storage)? {
+    let (newest, older) = sort_out(recovered.groups, &keys, &mut storage)?;
+    for (group, replica) in older {
+        core.keep(group, replica);
+    }
+    for found in newest {
         open_replica(&mut core, &mut storage, found, clock.as_ref(), &mut effects)?;
     }
     let (storage_post, failed_dir) = (post.clone(), config.data_dir.clone());
@@ -143,6 +147,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         drain_within: config.drain_within(),
         hosted: BTreeMap::new(),
         keys: keys.clone(),
+        removing: BTreeSet::new(),
         sessions: BTreeMap::new(),
         waiting: HashMap::new(),
         reads: HashMap::new(),
@@ -273,12 +278,13 @@ struct Found {
     log: RecoveredGroup,
 }
 
-/// The newest replica of each group; the data of those whose place it takes are left as they are until it is promoted.
+/// The newest replica of each group, and those whose place it takes: their data are left as they are until it is promoted.
 fn sort_out(
     groups: BTreeMap<GroupId, RecoveredGroup>,
     keys: &DataKeys,
     storage: &mut Storage,
-) -> Result<Vec<Found>, ServerError> {
+) -> Result<(Vec<Found>, Vec<(GroupId, ReplicaId)>), ServerError> {
+    let mut kept = Vec::new();
     let mut newest: BTreeMap<GroupId, Found> = BTreeMap::new();
     for (key, mut log) in groups {
         let Some(assignment) = log.kv.remove(ASSIGNMENT) else {
@@ -295,9 +301,10 @@ fn sort_out(
         };
         if let Some(older) = older {
             storage.keep(older.key);
+            kept.push((older.assignment.group, older.assignment.replica));
         }
     }
-    Ok(newest.into_values().collect())
+    Ok((newest.into_values().collect(), kept))
 }
 
 /// Brings one replica's files in step with its log and hands both to the core. One that cannot be opened is set

@@ -99,6 +99,13 @@ impl Shell {
                 self.metrics.quarantined.increment(1);
             }
             NodeEffect::Retire { group, replica } => self.retire(group, replica),
+            NodeEffect::Reopen { group, replica } => {
+                tracing::warn!(
+                    %group, %replica,
+                    "the replica that was to take this one's place was given up: starting again to open its data"
+                );
+                self.terminate();
+            }
             NodeEffect::RaiseIncarnation(above) => {
                 tracing::warn!(%above, "this node's disk is a new one: raising its incarnation and starting again");
                 self.raise_above = Some(above);
@@ -151,6 +158,7 @@ impl Shell {
         }
         if let Some(key) = self.keys.retire(group, replica) {
             tracing::info!(%group, %replica, "the replica was replaced: deleting its data");
+            self.removing.insert(key);
             self.storage.remove(key);
         }
     }

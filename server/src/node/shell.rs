@@ -3,7 +3,7 @@
 //! The clock is read anew for each event, after it was taken from the queue (V2). Requests to the write-ahead log and
 //! frames to peers gather over a turn and leave at its end, so that they share a flush and a frame.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU32;
 use std::sync::Arc;
@@ -82,6 +82,8 @@ pub(super) struct Shell {
     pub drain_within: Duration,
     pub hosted: BTreeMap<GroupId, Hosted>,
     pub keys: DataKeys,
+    /// Keys of replicas that are being deleted.
+    pub removing: BTreeSet<GroupId>,
     pub sessions: BTreeMap<NodeId, mpsc::Sender<internal::SessionUp>>,
     pub waiting: HashMap<Ticket, Waiting>,
     pub reads: HashMap<Ticket, ReadReply>,
@@ -211,7 +213,10 @@ impl Shell {
             }
             // The files are gone: the log may forget the replica too. (The other way round, files without a log would
             // look like a log that was lost.)
-            StorageNotice::Removed { group: key } => self.wal_requests.push(WalRequest::Forget { group: key }),
+            StorageNotice::Removed { group: key } => {
+                self.removing.remove(&key);
+                self.wal_requests.push(WalRequest::Forget { group: key });
+            }
             StorageNotice::Full => self.gauge.measure(),
             StorageNotice::Damaged { group: key, reason } => {
                 let Some(group) = self.keys.group(key) else { return };
@@ -224,7 +229,7 @@ impl Shell {
     }
 
     /// SIGTERM: the leaders go first, in planned handoffs (H2), while the node goes on serving.
-    fn terminate(&mut self) {
+    pub(super) fn terminate(&mut self) {
         if self.draining_since.is_none() {
             let leaders = self.core.status(self.clock.now()).leaders;
             tracing::info!(leaders, "draining: handing leaders over");
@@ -259,7 +264,9 @@ impl Shell {
     fn closed(&self) -> bool {
         let Some(since) = self.closing_since else { return false };
         let spent = self.clock.now().since(since);
-        let idle = self.waiting.is_empty() && self.core.status(self.clock.now()).leaders == 0;
+        // Deleted halfway, a replica would be opened again by the next start.
+        let idle =
+            self.waiting.is_empty() && self.removing.is_empty() && self.core.status(self.clock.now()).leaders == 0;
         (idle && spent >= CLOSE_GRACE) || spent >= self.close_within
     }
 
@@ -282,7 +289,8 @@ impl Shell {
             self.storage.waiting(),
             self.budget.used(),
         );
-        if self.suspect && !suspect && !self.hosted.is_empty() {
+        // A replica whose data are kept aside may be the one that lost its tail.
+        if self.suspect && !suspect && !self.hosted.is_empty() && !self.core.keeps_any() {
             tracing::info!("every replica caught up: the log is not suspect any more");
             self.suspect = false;
             let _ = std::fs::remove_file(self.data_dir.join(super::inlets::SUSPECT));

@@ -53,7 +53,20 @@ impl<P: Policy> World<P> {
             NodeEffect::Answer { ticket, result } => self.publish_answer(id, ticket, result),
             NodeEffect::ReadAnswer { ticket, result } => self.read_answer(id, ticket, result),
             NodeEffect::Peers(_) | NodeEffect::KeepDirectory(_) => {}
-            NodeEffect::Retire { .. } => self.coverage.count("replicas retired"),
+            NodeEffect::Retire { group, replica } => {
+                self.coverage.count("replicas retired");
+                let hosted = self.hosted.get(&(id, group)) == Some(&replica);
+                if hosted {
+                    self.hosted.remove(&(id, group));
+                }
+                self.node_mut(id).retire(group, replica, hosted);
+            }
+            NodeEffect::Reopen { group, replica } => {
+                self.say(format_args!("node-{} starts again to open replica {} of {group}", id.0, replica.0));
+                self.coverage.count("kept replicas opened again");
+                // The shell hands its leaders over first; here it dies on them.
+                self.exit(id, true, Duration::from_millis(1_200));
+            }
             NodeEffect::RaiseIncarnation(above) => self.raise_incarnation(id, above),
             NodeEffect::Open(assignment) => self.opened(id, &assignment),
             NodeEffect::Append { group, entries } => self.append(id, group, entries),

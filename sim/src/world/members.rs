@@ -12,16 +12,16 @@ use crate::net::Host;
 use crate::plan::Mode;
 
 impl<P: Policy> World<P> {
-    /// A replica is hosted. One that takes another one's place finds nothing of it: the simulated disk keeps the log of one
-    /// replica per group (the real one keeps both until the new one is promoted).
+    /// A replica is hosted. One that takes another one's place finds nothing of it: its data are kept aside until the new one
+    /// is promoted.
     pub(crate) fn opened(&mut self, id: NodeId, assignment: &Assignment) {
         let group = assignment.group;
-        let replaced = self.hosted.get(&(id, group)).is_some_and(|known| *known < assignment.replica);
+        let replaced = self.hosted.get(&(id, group)).copied().filter(|known| *known < assignment.replica);
         self.members.extend(assignment.members.iter().copied());
         self.hosted.insert((id, group), assignment.replica);
         let node = self.node_mut(id);
-        if replaced {
-            node.lose(group);
+        if let Some(replaced) = replaced {
+            node.keep(group, replaced);
             self.checkers.logs.restarted(id, group, std::iter::empty());
             self.coverage.count("changes begun");
         }
@@ -38,6 +38,7 @@ impl<P: Policy> World<P> {
         node.disk = crate::disk::Disk::default();
         node.segments.clear();
         node.parcels.clear();
+        node.kept.clear();
         node.wipes += 1;
         node.boots += 1;
         node.suspect = false;

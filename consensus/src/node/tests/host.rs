@@ -69,6 +69,7 @@ pub(super) struct Node {
     pub(super) opened: Vec<GroupId>,
     pub(super) quarantined: Vec<String>,
     pub(super) retired: Vec<(GroupId, ReplicaId)>,
+    pub(super) reopened: Vec<(GroupId, ReplicaId)>,
     pub(super) notes: Vec<Note>,
     pub(super) fatal: Option<String>,
     pub(super) canaries: usize,
@@ -94,6 +95,7 @@ pub(super) fn node(id: u64, incarnation: u64, limits: &NodeLimits, now: BootTime
         opened: Vec::new(),
         quarantined: Vec::new(),
         retired: Vec::new(),
+        reopened: Vec::new(),
         notes: Vec::new(),
         fatal: None,
         canaries: 0,
@@ -123,6 +125,7 @@ impl Node {
                 self.opened.push(assignment.group);
             }
             NodeEffect::Retire { group, replica } => self.retired.push((group, replica)),
+            NodeEffect::Reopen { group, replica } => self.reopened.push((group, replica)),
             NodeEffect::Append { entries, .. } => self.appended.extend(entries),
             NodeEffect::View { view, .. } => self.view = view,
             NodeEffect::ServeUntil { until, .. } => self.serve_until = until,

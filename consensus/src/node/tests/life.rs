@@ -45,10 +45,15 @@ fn a_stalled_wal_stops_serving_releases_and_reports() {
     let mut cluster = Cluster::led();
     cluster.nodes.get_mut(&1).expect("a node").hang = true;
     cluster.nodes.get_mut(&1).expect("a node").told.clear();
+    cluster.publish(1, batch(0, 0, 1));
     cluster.advance(1_700);
     assert!(!cluster.serving(1));
     let told = &cluster.nodes[&1].told;
-    assert!(told.iter().any(|(_, up)| matches!(up, SessionUp::Release { group: GROUP, .. })));
+    let stood = told.iter().find_map(|(_, up)| match up {
+        SessionUp::Release { group: GROUP, stood, .. } => Some(*stood),
+        _ => None,
+    });
+    assert!(stood.expect("released") > Duration::from_secs(1), "since then it acknowledged nothing: {stood:?}");
     let beats = cluster.heartbeats(1);
     let last = beats.last().expect("reported at once");
     assert!(last.partial && !last.disk_ok && last.wal_age > Duration::from_secs(1));

@@ -134,6 +134,34 @@ fn a_replica_on_the_same_node_begins_anew_and_is_no_amnesiac_voter() {
 }
 
 #[test]
+fn a_replica_whose_successor_on_the_same_node_was_given_up_is_opened_again() {
+    let (mut cluster, _) = begun(3);
+    assert_eq!(cluster.report(3).replica, NEW);
+    assert!(cluster.nodes[&3].core.keeps_any());
+    let back = Assignments {
+        version: DirectoryVersion(20),
+        peers: Vec::new(),
+        replicas: vec![Assignment { config_version: ConfigVersion(2), ..assignment(3) }],
+        retired: vec![(GROUP, NEW)],
+    };
+    cluster.down(3, SessionDown::Assignments(back.clone()));
+    let node = &cluster.nodes[&3];
+    assert_eq!(node.reopened, [(GROUP, OLD)], "a start judges its log and opens it");
+    assert_eq!((&node.retired[..], &node.quarantined[..]), (&[(GROUP, NEW)][..], &[][..] as &[String]));
+    // Nobody takes part until then, and once its data may go it is not waited for any more.
+    assert!(node.core.partition(GROUP, cluster.now).is_none());
+    cluster.down(
+        3,
+        SessionDown::Assignments(Assignments {
+            retired: vec![(GROUP, NEW), (GROUP, OLD)],
+            replicas: Vec::new(),
+            ..back
+        }),
+    );
+    assert!(!cluster.nodes[&3].core.keeps_any());
+}
+
+#[test]
 fn whoever_leads_a_joint_membership_leaves_it() {
     let (mut cluster, mut plan) = begun(4);
     cluster.advance(2_000);

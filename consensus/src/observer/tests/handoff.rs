@@ -126,7 +126,7 @@ fn a_target_that_dies_after_the_release_is_replaced_at_once() {
     };
     let ticket = world.ask_admin(&handoff(to, false));
     world.run(MS(20));
-    let release = SessionUp::Release { group: group(), replica, term, for_fence: false };
+    let release = SessionUp::Release { group: group(), replica, term, for_fence: false, stood: Duration::ZERO };
     world.up(leader, release);
     world.run(MS(20));
     let since = world.now;

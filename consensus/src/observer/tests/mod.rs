@@ -250,10 +250,23 @@ fn a_release_permits_a_successor_at_once() {
     let report = world.nodes[&old].reports[&group()].clone();
     let since = world.now;
     let (replica, term) = (report.replica, report.term);
-    world.up(old, SessionUp::Release { group: group(), replica, term, for_fence: false });
+    world.up(old, SessionUp::Release { group: group(), replica, term, for_fence: false, stood: Duration::ZERO });
     let permits = world.permits(since);
     assert!(permits.iter().any(|(_, _, p)| p.basis.contains(&Ended::Released { replica, term }) && p.clear));
     world.until("a successor", |w| w.directory().leader_of(group()).is_some_and(|(n, l)| n != old && l.term > term));
+}
+
+#[test]
+fn a_failover_of_a_hanging_disk_begins_with_the_flush_that_hung() {
+    let mut world = World::serving(1);
+    let old = led_by(&world, group());
+    let report = world.nodes[&old].reports[&group()].clone();
+    let (replica, term, stood) = (report.replica, report.term, Duration::from_millis(1_050));
+    world.up(old, SessionUp::Release { group: group(), replica, term, for_fence: false, stood });
+    world.until("a record", |w| w.directory().failovers().iter().any(|f| f.cause == "disk"));
+    let record = world.directory().failovers().iter().find(|f| f.cause == "disk").expect("just seen").clone();
+    let suspected = record.phases.iter().find(|phase| phase.name == "suspected").expect("the first phase");
+    assert!((1_040_000..1_200_000).contains(&suspected.duration_us), "{record:?}");
 }
 
 #[test]

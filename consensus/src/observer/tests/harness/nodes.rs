@@ -1,6 +1,7 @@
 //! Data nodes that obey permits.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quorate_proto::control::*;
 use quorate_proto::ids::*;
@@ -91,7 +92,7 @@ impl World {
             let holds = |n: &&DataNode| n.reports.values().any(|r| r.replica == planned.from);
             let old = self.nodes.values().find(holds).map(|n| n.hello.node).expect("the old leader");
             let (group, replica, term) = (permit.group, planned.from, planned.term);
-            self.up(old, SessionUp::Release { group, replica, term, for_fence: false });
+            self.up(old, SessionUp::Release { group, replica, term, for_fence: false, stood: Duration::ZERO });
         }
         let term = self.nodes.values().filter_map(|n| n.reports.get(&permit.group)).map(|r| r.term).max();
         let term = term.unwrap_or_default().next();
