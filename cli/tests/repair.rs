@@ -208,6 +208,24 @@ fn a_snapshot_whose_receiver_is_killed_goes_on_where_it_stopped() {
         common::sample(&common::scrape(cluster.ports().node_metrics(sender)), "quorate_snapshot_bytes_kept_total");
     println!("bytes not sent again: {kept:?}");
     assert!(kept.unwrap_or_default() >= 1_000_000.0, "{kept:?} {after}");
+
+    // A cancelled replacement does no harm: the replica that was there is a member again, with its data.
+    let (kept, _) = on(&after, &name).expect("hosted");
+    let begun = quorate(&cluster, &["replica", "replace", "safe/0", "--on", &name, "--output", "json"]).ok().json();
+    until("its successor to learn", || staged().filter(|bytes| *bytes > 100));
+    let pid = |cluster: &Cluster| {
+        runtime().block_on(async {
+            let client = cluster.client().await.ok()?;
+            View::new(&client).pid("server", victim).await.ok()
+        })
+    };
+    let before = pid(&cluster).expect("it runs");
+    quorate(&cluster, &["task", "cancel", &begun["task"].to_string()]).ok();
+    let back = until("the old replica to be well", || {
+        healthy(&cluster).filter(|now| on(now, &name).is_some_and(|(replica, _)| replica == kept))
+    });
+    let now = pid(&cluster).expect("it runs");
+    assert_ne!(now, before, "a start opened its data: {back}");
     let read =
         quorate(&cluster, &["consume", "safe", "--from", "earliest", "--count", &ROWS.to_string(), "--timeout", "60s"]);
     let text = read.ok().text();
