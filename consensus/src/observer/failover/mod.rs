@@ -268,7 +268,9 @@ fn stood_still(cause: Cause) -> Option<Duration> {
         Cause::Released | Cause::FenceLost | Cause::LeaseLapsed => Some(Duration::from_secs(2)),
         // Its session breaks when the kernel has taken the process apart, which takes tens of milliseconds.
         Cause::ExitNotice => Some(Duration::from_millis(250)),
-        Cause::Silence | Cause::Unheard | Cause::Handoff | Cause::NoLeader => Some(Duration::ZERO),
+        // One that hears nobody is heard for a while yet: what it sends goes out until TCP misses its acknowledgements.
+        Cause::Unheard => Some(Duration::from_millis(500)),
+        Cause::Silence | Cause::Handoff | Cause::NoLeader => Some(Duration::ZERO),
     }
 }
 

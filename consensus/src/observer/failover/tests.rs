@@ -193,6 +193,7 @@ fn a_failover_begins_when_the_old_leader_last_served() {
     assert_eq!(began(Cause::Silence, -300_000, false), 320, "it served after its last heartbeat");
     assert_eq!(began(Cause::Silence, -450_000, false), 420, "nobody published for a while");
     assert_eq!(began(Cause::Unheard, -900_000, true), 920, "publishes waited although it was heard");
+    assert_eq!(began(Cause::Unheard, -650_000, false), 670, "it was heard for 230 ms after it heard nothing any more");
     assert_eq!(began(Cause::Handoff, 3_000, false), 17, "it served until after the permit");
     assert_eq!(began(Cause::ExitNotice, -470_000, false), 490, "its session broke when it had been dead for 70 ms");
     assert_eq!(began(Cause::ExitNotice, -900_000, false), 420, "it had nothing to do");
