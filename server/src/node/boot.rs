@@ -98,10 +98,9 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
     let mut effects = Vec::new();
     let keys = DataKeys::default();
-    let (newest, older) = sort_out(recovered.groups, &keys, &mut storage)?;
-    for (group, replica) in older {
-        core.keep(group, replica);
-    }
+    let mut kept = Vec::new();
+    let newest = sort_out(recovered.groups, &keys, &mut storage, &mut kept)?;
+    kept.into_iter().for_each(|(group, replica)| core.keep(group, replica));
     for found in newest {
         open_replica(&mut core, &mut storage, found, clock.as_ref(), &mut effects)?;
     }
@@ -278,13 +277,14 @@ struct Found {
     log: RecoveredGroup,
 }
 
-/// The newest replica of each group, and those whose place it takes: their data are left as they are until it is promoted.
+/// The newest replica of each group. Those whose place it takes are added to `kept`: their data are left as they are until it
+/// is promoted.
 fn sort_out(
     groups: BTreeMap<GroupId, RecoveredGroup>,
     keys: &DataKeys,
     storage: &mut Storage,
-) -> Result<(Vec<Found>, Vec<(GroupId, ReplicaId)>), ServerError> {
-    let mut kept = Vec::new();
+    kept: &mut Vec<(GroupId, ReplicaId)>,
+) -> Result<Vec<Found>, ServerError> {
     let mut newest: BTreeMap<GroupId, Found> = BTreeMap::new();
     for (key, mut log) in groups {
         let Some(assignment) = log.kv.remove(ASSIGNMENT) else {
@@ -304,7 +304,7 @@ fn sort_out(
             kept.push((older.assignment.group, older.assignment.replica));
         }
     }
-    Ok((newest.into_values().collect(), kept))
+    Ok(newest.into_values().collect())
 }
 
 /// Brings one replica's files in step with its log and hands both to the core. One that cannot be opened is set
