@@ -41,7 +41,7 @@ pub struct Global {
     /// Observers, host:port, separated by commas [default: those of `quorate dev`]
     #[arg(long, global = true, env = "QUORATE_OBSERVERS", value_delimiter = ',')]
     pub observers: Vec<String>,
-    /// Log what the client does to standard error: `info`, `quorate_client=debug` …
+    /// Log what a client command does to standard error: `info`, `quorate_client=debug` …
     #[arg(long, global = true, value_name = "FILTER")]
     pub client_log: Option<String>,
 }

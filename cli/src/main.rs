@@ -46,7 +46,9 @@ fn main() -> ExitCode {
 
 fn run(args: Args, output: &Output) -> Result<ExitCode, Fail> {
     let global = args.global;
-    if let Some(filter) = &global.client_log {
+    // The processes of a cluster log as they are configured to.
+    let process = matches!(args.verb, Verb::Server(_) | Verb::Observer(args::ObserverArgs { verb: None, .. }));
+    if let Some(filter) = global.client_log.as_ref().filter(|_| !process) {
         quorate_host::telemetry::init_logs(&quorate_host::telemetry::LogTarget::Stderr, filter)
             .map_err(|error| Fail::usage(error.to_string()))?;
     }

@@ -147,9 +147,10 @@ fn a_wiped_node_repairs_itself_and_replicas_move_to_a_fourth_node() {
     assert!(refused.stderr.contains("there is no such data node"), "{}", refused.stderr);
 }
 
-/// A receiver that dies in the middle of a snapshot gets the rest of it, not the whole again.
+/// A receiver that dies in the middle of a snapshot gets the rest of it, not the whole again; and one that is not wanted any more
+/// in the middle of its snapshot gives its place back.
 #[test]
-fn a_snapshot_whose_receiver_is_killed_goes_on_where_it_stopped() {
+fn a_snapshot_whose_receiver_is_killed_goes_on_and_a_cancelled_one_does_no_harm() {
     const PACE: u64 = 3 << 20;
     const ROWS: usize = 160;
     let mut cluster = cluster();

@@ -142,18 +142,18 @@ fn without_report(scene: &Scene<'_>, partition: &Partition, holder: Option<Leade
         return Health::Leaderless { cause: Cause::NoLeader, was: None, since: served };
     };
     let lost = |cause, since| Health::Leaderless { cause, was: Some(leader), since };
+    // B4: it gave up because a flush hung, and acknowledged nothing since that began.
+    let hung = scene.view.hung_since(partition.group, leader.term).map(|since| lost(Cause::Disk, since));
     let sign = scene.view.last_sign(leader.node, scene.now);
     if scene.directory.leader_of(partition.group).is_none() {
         if partition.is_released(leader.replica, leader.term) {
-            // B4: it released because a flush hung; it acknowledged nothing since that began.
-            let hung = scene.view.hung_since(partition.group, leader.term);
-            return hung.map_or(lost(Cause::Released, served), |since| lost(Cause::Disk, since));
+            return hung.unwrap_or(lost(Cause::Released, served));
         }
         return lost(Cause::ExitNotice, sign);
     }
     if scene.view.report(scene.directory, partition.group, leader.replica, leader.node).is_some() {
-        // It says itself that it leads no more.
-        return lost(Cause::NoLeader, served);
+        // It says itself that it leads no more; its release may not be logged yet.
+        return hung.unwrap_or(lost(Cause::NoLeader, served));
     }
     if scene.view.suspect(leader.node, scene.now) {
         return lost(Cause::Silence, sign);

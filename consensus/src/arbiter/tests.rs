@@ -85,6 +85,22 @@ impl Stage {
         }
     }
 
+    /// A permit and a lease of this node are on record.
+    fn leases_to(&mut self, node: u64, term: Term) {
+        let replica = self.replica(node);
+        let permit = choose(&self.scene(), self.directory.partition(GROUP).expect("there"), None, |_| false);
+        let permit = Permit { candidate: replica, ..permit.expect("three candidates") };
+        let lease = crate::directory::Lease { replica, term, epoch: PermitEpoch(1), incarnation: Incarnation(1) };
+        for kind in [
+            CommandKind::IssuePermits { death: None, permits: vec![permit] },
+            CommandKind::GrantLease { group: GROUP, lease },
+        ] {
+            let index = self.directory.applied().0.next();
+            let command = DirectoryCommand { at: LogTime(1), operation: quorate_proto::ids::OperationId::NONE, kind };
+            self.directory.apply(index, Term(1), command).result.expect("taken");
+        }
+    }
+
     fn health(&self) -> Health {
         let now = self.now;
         assess(&self.scene(), self.directory.partition(GROUP).expect("there"), |_| now)
@@ -201,18 +217,7 @@ fn a_node_is_suspect_when_a_majority_of_all_observers_missed_three_beats() {
 #[test]
 fn a_lease_holder_that_this_observer_has_not_heard_yet_is_waited_for() {
     let mut stage = Stage::new();
-    let replica = stage.replica(2);
-    let permit = choose(&stage.scene(), stage.directory.partition(GROUP).expect("there"), None, |_| false);
-    let permit = Permit { candidate: replica, ..permit.expect("three candidates") };
-    let lease = crate::directory::Lease { replica, term: Term(4), epoch: PermitEpoch(1), incarnation: Incarnation(1) };
-    for kind in [
-        CommandKind::IssuePermits { death: None, permits: vec![permit] },
-        CommandKind::GrantLease { group: GROUP, lease },
-    ] {
-        let index = stage.directory.applied().0.next();
-        let command = DirectoryCommand { at: LogTime(1), operation: quorate_proto::ids::OperationId::NONE, kind };
-        stage.directory.apply(index, Term(1), command).result.expect("taken");
-    }
+    stage.leases_to(2, Term(4));
     stage.view = ClusterView::new(3, &stage.timing, stage.now);
     assert_eq!(stage.health(), Health::Unknown);
     stage.now += MS(1_600);
@@ -288,6 +293,22 @@ fn a_partition_without_leader_has_been_without_since_it_was_last_served() {
     stage.now += MS(400);
     stage.report(2, |_| {});
     assert_eq!(stage.view.last_served(GROUP), Some(served + MS(100)));
+}
+
+#[test]
+fn a_hanging_flush_is_the_cause_also_before_the_release_is_logged() {
+    let mut stage = Stage::new();
+    stage.leases_to(2, Term(4));
+    stage.report(2, |r| r.term = Term(4));
+    assert_eq!(stage.cause(), Some(Cause::NoLeader), "it says that it leads no more");
+    let since = stage.now - MS(1_050);
+    stage.view.hung(GROUP, Term(3), since);
+    assert_eq!(stage.cause(), Some(Cause::NoLeader), "that was another leadership");
+    stage.view.hung(GROUP, Term(4), since);
+    let Health::Leaderless { cause: Cause::Disk, since: began, .. } = stage.health() else {
+        panic!("{:?}", stage.health())
+    };
+    assert_eq!(began, since);
 }
 
 #[test]
