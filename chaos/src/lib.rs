@@ -4,7 +4,8 @@
 //! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
 //! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them; [`volume`] and [`network`]:
 //!   disks that hang or are full, hosts that are cut off.
-//! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them.
+//! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them; [`pulse`]: whether it
+//!   stood still meanwhile.
 //! - [`slo`]: recorded failovers summed up by cause.
 //! - [`orders`]: seeded rows in the shape of real order events.
 
@@ -21,6 +22,7 @@ pub mod orders;
 pub mod payload;
 pub mod probe;
 pub mod proc;
+pub mod pulse;
 pub mod reader;
 pub mod slo;
 pub mod volume;

@@ -91,6 +91,12 @@ impl Run {
         self.progress.lock().expect("no holder of the account panics")
     }
 
+    /// The start.
+    #[must_use]
+    pub fn began(&self) -> Instant {
+        self.start
+    }
+
     /// Time since the start.
     #[must_use]
     pub fn now(&self) -> Duration {

@@ -354,12 +354,12 @@ pub struct ProduceArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Joins no group and commits nothing. --timeout ends it; without --count it goes on until then.\n\nExamples:\n  quorate consume orders --from earliest --count 10\n  quorate consume orders --from latest --format '%p/%o %k %v'"
+    after_help = "Joins no group and commits nothing. --timeout ends it; without --count it goes on until then.\n\nExamples:\n  quorate consume orders --from earliest --count 10\n  quorate consume orders --from latest --format '%p/%o %k %v'\n  quorate consume orders --from 2026-01-31T09:30:00Z --format '%T %v'\n  quorate consume orders --from 15m"
 )]
 pub struct ConsumeArgs {
     /// Topic: [namespace/]name
     pub topic: String,
-    /// Where to begin: earliest, latest, or an offset
+    /// Where to begin: earliest, latest, an offset, a time (2026-01-31T09:30:00Z), or how long ago (15m)
     #[arg(long, default_value = "earliest")]
     pub from: String,
     /// Stop after so many messages

@@ -12,10 +12,10 @@ use crate::args::{ConsumeArgs, Global};
 use crate::connect::client;
 use crate::fail::{Exit, Fail};
 use crate::output::Output;
-use crate::span::{parse_instant, show_instant};
+use crate::span::{now_micros, parse_instant, parse_span, show_instant};
 
 pub async fn run(args: ConsumeArgs, global: &Global, output: &Output) -> Result<ExitCode, Fail> {
-    let from = parse_from(&args.from)?;
+    let from = parse_from(&args.from, now_micros())?;
     let template = Template::parse(&args.format)?;
     let limit = args.count.unwrap_or(u64::MAX);
     let until = global.timeout.map(|timeout| Instant::now() + timeout);
@@ -76,7 +76,8 @@ async fn next(
     }
 }
 
-fn parse_from(text: &str) -> Result<StartAt, Fail> {
+/// `now`: microseconds since the Unix epoch.
+fn parse_from(text: &str, now: i64) -> Result<StartAt, Fail> {
     match text {
         "earliest" => Ok(StartAt::Earliest),
         "latest" => Ok(StartAt::Latest),
@@ -84,9 +85,12 @@ fn parse_from(text: &str) -> Result<StartAt, Fail> {
             if let Ok(offset) = text.parse() {
                 return Ok(StartAt::Offset(Offset(offset)));
             }
-            let at = parse_instant(text).map(|micros| StartAt::Time(LogTime(micros)));
+            // A bare number was an offset: what is left with digits in front has a unit.
+            let ago = || parse_span(text).ok().and_then(|ago| now.checked_sub(i64::try_from(ago.as_micros()).ok()?));
+            let at = parse_instant(text).or_else(ago).map(|micros| StartAt::Time(LogTime(micros)));
             at.ok_or_else(|| {
-                Fail::usage(format!("--from {text}: write earliest, latest, an offset, or 2026-01-31T09:30:00Z"))
+                let what = "write earliest, latest, an offset, 2026-01-31T09:30:00Z, or 15m for 15 minutes ago";
+                Fail::usage(format!("--from {text}: {what}"))
             })
         }
     }
@@ -284,8 +288,11 @@ mod tests {
 
     #[test]
     fn the_start_is_a_word_an_offset_or_a_time() {
-        assert_eq!(parse_from("12").ok(), Some(StartAt::Offset(Offset(12))));
-        assert_eq!(parse_from("1970-01-01T00:00:01Z").ok(), Some(StartAt::Time(LogTime(1_000_000))));
-        assert!(parse_from("soon").is_err());
+        assert_eq!(parse_from("12", 0).ok(), Some(StartAt::Offset(Offset(12))));
+        assert_eq!(parse_from("1970-01-01T00:00:01Z", 0).ok(), Some(StartAt::Time(LogTime(1_000_000))));
+        assert_eq!(parse_from("2s", 5_000_000).ok(), Some(StartAt::Time(LogTime(3_000_000))));
+        for wrong in ["soon", "", "-1", "2026-01-31", "5 parsecs"] {
+            assert!(parse_from(wrong, 0).is_err(), "{wrong}");
+        }
     }
 }

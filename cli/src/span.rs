@@ -33,6 +33,12 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is out of range"))
 }
 
+/// This host's wall clock, microseconds since the Unix epoch; 0 before it.
+pub fn now_micros() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// Seconds since the Unix epoch of `2026-01-31T09:30:00Z` (fractions allowed), in microseconds.
 pub fn parse_instant(text: &str) -> Option<i64> {
     let body = text.strip_suffix('Z')?;

@@ -125,7 +125,39 @@ fn all_rows_arrive_once_in_order_although_the_leader_is_killed_and_a_second_run_
         assert!(text.contains(&word), "{word} is missing: {text}");
     }
     duplicates_name_their_originals(&cluster, &first);
+    a_time_is_where_reading_begins(&cluster, rows);
     a_restarted_node_is_a_follower_again(&cluster, killed);
+}
+
+/// Offsets and times of partition 0 from `from` on.
+fn times(cluster: &Cluster, from: &str, count: usize) -> Vec<(u64, String)> {
+    let (count, timeout) = (count.to_string(), "60s");
+    let args = ["consume", "orders", "--partition", "0", "--from", from, "--count", &count, "--timeout", timeout];
+    let text = quorate(cluster, &[&args[..], &["--format", "%o %T"]].concat()).ok().text();
+    let parse = |line: &str| {
+        let (offset, time) = line.split_once(' ').expect("two parts");
+        (offset.parse().expect("an offset"), time.to_owned())
+    };
+    text.lines().map(parse).collect()
+}
+
+/// From the time that a record shows, reading begins with the first record of that time or later.
+fn a_time_is_where_reading_begins(cluster: &Cluster, rows: usize) {
+    let end = runtime().block_on(async {
+        let client = cluster.client().await.unwrap_or_else(|e| panic!("{e}"));
+        let ends = quorate_chaos::reader::ends(&client, "orders").await.unwrap_or_else(|e| panic!("{e}"));
+        ends.into_iter().find(|(partition, _)| partition.0 == 0).map_or(0, |(_, end)| end.0)
+    });
+    let all = times(cluster, "earliest", usize::try_from(end).expect("few"));
+    assert!(all.len() > rows / 10 && all.first().map(|(_, time)| time) < all.last().map(|(_, time)| time));
+    for (_, time) in all.iter().step_by(all.len() / 7) {
+        let right = all.iter().find(|(_, other)| other >= time).expect("itself at the latest");
+        assert_eq!(&times(cluster, time, 1)[0], right, "from {time}");
+    }
+    // So long ago that it is before all, and a time to come: nothing is there yet.
+    assert_eq!(times(cluster, "2h", 1)[0], all[0]);
+    let args = ["consume", "orders", "--from", "2999-01-01T00:00:00Z", "--timeout", "1s"];
+    assert_eq!(quorate(cluster, &args).ok().text(), "");
 }
 
 fn duplicates_name_their_originals(cluster: &Cluster, first: &[(u32, u64, Vec<u8>)]) {

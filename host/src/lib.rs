@@ -6,6 +6,7 @@
 //! - [`turn`]: the bounded mailbox and the event loop that both kinds of node run.
 //! - [`clock`]: `CLOCK_BOOTTIME` behind a trait, and the boot id.
 //! - [`data_dir`]: exclusive lock, identity, incarnation (B1).
+//! - [`remover`]: deletes large files without making anybody wait.
 //! - [`space`]: free bytes and inodes, the ballast (B5).
 //! - [`config`], [`telemetry`], [`listen`]: what every process of Quorate needs at its start.
 
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod data_dir;
 pub mod listen;
+pub mod remover;
 mod repeats;
 pub mod space;
 pub mod telemetry;

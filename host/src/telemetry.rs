@@ -147,7 +147,7 @@ pub struct Metric {
 }
 
 /// What this crate itself measures, on either kind of node.
-const HOST: [Metric; 3] = [
+const HOST: [Metric; 4] = [
     Metric {
         name: "quorate_wal_flush_seconds",
         kind: MetricKind::Histogram,
@@ -159,6 +159,12 @@ const HOST: [Metric; 3] = [
         kind: MetricKind::Histogram,
         unit: Unit::Bytes,
         help: "Payload of one flush",
+    },
+    Metric {
+        name: "quorate_wal_purge_seconds",
+        kind: MetricKind::Histogram,
+        unit: Unit::Seconds,
+        help: "One purge of old files of the write-ahead log, between two flushes",
     },
     Metric {
         name: "quorate_peer_frames_dropped_total",

@@ -18,12 +18,20 @@ pub enum FileKind {
     DirectorySnapshot,
     /// Identity of a data directory.
     Identity,
+    /// Sparse index of a segment.
+    SegmentIndex,
 }
 
 impl FileKind {
     /// All kinds.
-    pub const ALL: [Self; 5] =
-        [Self::Segment, Self::KeyRun, Self::PartitionSnapshot, Self::DirectorySnapshot, Self::Identity];
+    pub const ALL: [Self; 6] = [
+        Self::Segment,
+        Self::KeyRun,
+        Self::PartitionSnapshot,
+        Self::DirectorySnapshot,
+        Self::Identity,
+        Self::SegmentIndex,
+    ];
 
     /// The first eight bytes of such a file.
     #[must_use]
@@ -34,6 +42,7 @@ impl FileKind {
             Self::PartitionSnapshot => *b"QRTSNAP\n",
             Self::DirectorySnapshot => *b"QRTDIRS\n",
             Self::Identity => *b"QRTIDEN\n",
+            Self::SegmentIndex => *b"QRTINDX\n",
         }
     }
 
@@ -58,6 +67,7 @@ impl std::fmt::Display for FileKind {
             Self::PartitionSnapshot => "partition snapshot",
             Self::DirectorySnapshot => "directory snapshot",
             Self::Identity => "identity file",
+            Self::SegmentIndex => "index of a segment",
         })
     }
 }

@@ -112,6 +112,12 @@ impl Bench {
         Self::prepare_private(move || Cluster::start_on_networks(&binary, "2s"), partitions, tell).await
     }
 
+    /// The private cluster's disk, else the disk that the user works on.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        place_of(self.cluster.as_ref())
+    }
+
     /// The networks of the data nodes.
     ///
     /// # Errors
@@ -170,9 +176,7 @@ impl Bench {
         tell: Tell<'_>,
     ) -> Result<Self, Error> {
         tell("measuring the machine's limits");
-        // The private cluster's disk, else the disk that the user works on.
-        let place = cluster.as_ref().map_or_else(|| Path::new("."), |cluster| cluster.files().root.as_path());
-        let machine = machine(place).await?;
+        let machine = machine(place_of(cluster.as_ref())).await?;
         let client = connect(&observers).await?;
         let run: u64 = rand::rng().random();
         let topic = format!("bench-{run:016x}");
@@ -216,6 +220,10 @@ impl Bench {
         let before = Spent::now(&pids);
         Ok(Meter { pids, before })
     }
+}
+
+fn place_of(cluster: Option<&Cluster>) -> &Path {
+    cluster.map_or_else(|| Path::new("."), |cluster| cluster.files().root.as_path())
 }
 
 async fn create_topic(client: &Client, topic: &str, partitions: u32) -> Result<(), Error> {

@@ -118,6 +118,11 @@ impl<P: Policy> PartitionReplica<P> {
         if !able || !self.nodes.contains_key(&permit.candidate) {
             return;
         }
+        if self.replica.is_lost(permit.candidate) {
+            // Nothing is held for a target that died while its permit was on its way.
+            self.call_handoff_off("the target is gone: the leader goes on", turn);
+            return;
+        }
         self.handoff.leaving = Some(Leaving {
             permit: permit.clone(),
             term: planned.term,

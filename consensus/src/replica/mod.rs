@@ -156,6 +156,8 @@ pub struct Replica<P: Policy = Production> {
     leader_frame: Option<BootTime>,
     leader_won: (Term, PermitEpoch),
     frames: BTreeMap<ReplicaId, BootTime>,
+    /// When the connection to each peer broke last.
+    losses: BTreeMap<ReplicaId, BootTime>,
     incarnations: BTreeMap<ReplicaId, Incarnation>,
 
     next_tick: BootTime,
@@ -238,6 +240,7 @@ impl<P: Policy> Replica<P> {
             leader_frame: None,
             leader_won: (Term::ZERO, PermitEpoch::ZERO),
             frames: BTreeMap::new(),
+            losses: BTreeMap::new(),
             incarnations: BTreeMap::new(),
             next_tick: now + tick_of(&cfg),
             wants_checked: now,

@@ -64,12 +64,19 @@ impl<P: Policy> Replica<P> {
         if self.stopped() {
             return;
         }
+        self.losses.insert(peer, now);
         if self.lead.is_some() {
             self.raw.report_unreachable(peer.0);
         } else if self.leader() == Some(peer) {
             out.push(ReplicaEffect::ReportNow);
         }
         self.drive(now, out);
+    }
+
+    /// The connection to a peer broke, and no frame came from there since.
+    #[must_use]
+    pub fn is_lost(&self, peer: ReplicaId) -> bool {
+        self.losses.get(&peer).is_some_and(|lost| self.frames.get(&peer).is_none_or(|heard| heard <= lost))
     }
 
     /// M3. The newest incarnation of each sender is remembered.

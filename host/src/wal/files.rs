@@ -12,6 +12,7 @@ use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteE
 use super::queue::Shared;
 use super::tail::lost_records;
 use super::{FaultPolicy, TailCut, WriteAs};
+use crate::remover::Remover;
 
 type Fd = <DefaultFileSystem as FileSystem>::Handle;
 type RawWriter = <DefaultFileSystem as FileSystem>::Writer;
@@ -29,6 +30,7 @@ pub(super) struct Disk {
     tail_cut: Mutex<Option<TailCut>>,
     /// Files are used again: old records may stand behind the end.
     recycled: bool,
+    remover: Remover,
 }
 
 impl Disk {
@@ -88,9 +90,9 @@ pub(super) fn number_of(file: &Path) -> u32 {
 pub(super) struct Files(Arc<Disk>);
 
 impl Files {
-    pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>, recycled: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>, recycled: bool, remover: Remover) -> Self {
         let opening = AtomicBool::new(true);
-        Self(Arc::new(Disk { shared, faults, opening, tail_cut: Mutex::default(), recycled }))
+        Self(Arc::new(Disk { shared, faults, opening, tail_cut: Mutex::default(), recycled, remover }))
     }
 
     /// Recovery is over: from now on errors poison. Returns what recovery cut off.
@@ -123,7 +125,8 @@ impl FileSystem for Files {
     }
 
     fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
-        DefaultFileSystem.delete(path)
+        // On the writer's thread, between two flushes.
+        self.0.remover.remove(path.as_ref())
     }
 
     fn rename<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {

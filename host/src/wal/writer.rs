@@ -20,6 +20,7 @@ use super::recover::{self, RaftEntry, CANARY_GROUP, FLUSHES, HARD_STATE};
 use super::watch::watch;
 use super::{FaultPolicy, Recovered, Wal, WalConfig, WalError, WalNotice, WalNotices, WalProfile, WalRequest};
 use crate::clock::Clock;
+use crate::remover::Remover;
 
 /// With work waiting all the time, purge nevertheless after this many times `purge_every`.
 const PURGE_PATIENCE: u32 = 2;
@@ -107,7 +108,13 @@ fn recover_log(config: &WalConfig, shared: &Arc<Shared>, faults: Arc<dyn FaultPo
             source,
         })?;
     }
-    let files = Arc::new(Files::new(Arc::clone(shared), faults, config.profile == WalProfile::Production));
+    let remover = Remover::start(&config.dir).map_err(|source| WalError::Io {
+        dir: config.dir.clone(),
+        what: "start the remover of old files",
+        source,
+    })?;
+    let recycled = config.profile == WalProfile::Production;
+    let files = Arc::new(Files::new(Arc::clone(shared), faults, recycled, remover));
     let engine = Engine::open_with_file_system(config.profile.config(&config.dir), Arc::clone(&files))
         .map_err(|error| engine_error(error.to_string()))?;
     let files_flushed = flush_all(&config.dir).map_err(|source| WalError::Io {
@@ -252,7 +259,9 @@ impl Writer {
     /// Between writes, so that it never makes a flush wait that is already asked for.
     fn purge(&self) {
         self.shared.flush_begins();
+        let started = Instant::now();
         let laggards = self.engine.purge_expired_files();
+        metrics::histogram!("quorate_wal_purge_seconds").record(started.elapsed().as_secs_f64());
         self.shared.flush_skipped();
         match laggards {
             Ok(groups) if groups.is_empty() => {}

@@ -82,7 +82,10 @@ async fn read<E>(
         Tail::Empty => Ok((seen, None)),
         Tail::Miss => {
             let found = shared.storage.read(view.key, offset, max).await;
-            let found = found.map_err(|error| unreadable(view, offset, seen, &error))?;
+            let found = found.map_err(|error| match error {
+                StorageError::BelowFirst { .. } => out_of_range(view, offset, seen),
+                error => unreadable(view, &format!("at {offset}"), &error),
+            })?;
             // Everything appended is committed and applied, so records beyond `seen` are no less true; the offset
             // after them is what counts.
             Ok((seen, found.next.map(|next| (found.bytes.freeze(), next))))
@@ -125,22 +128,25 @@ fn out_of_range(view: &PartitionView, offset: Offset, seen: View) -> Refusal {
     )
 }
 
-fn unreadable(view: &PartitionView, offset: Offset, seen: View, error: &StorageError) -> Refusal {
+/// `place` says where in the partition.
+pub(super) fn unreadable(view: &PartitionView, place: &str, error: &StorageError) -> Refusal {
     match error {
-        StorageError::BelowFirst { .. } => out_of_range(view, offset, seen),
         StorageError::Corrupt { .. } => {
-            tracing::error!(group = %view.assignment.group, %offset, %error, "a damaged range was asked for; not served");
+            tracing::error!(group = %view.assignment.group, place, %error, "a damaged range was asked for; not served");
             Refusal::new(
                 Reason::Corrupt,
                 error.to_string(),
-                format!("{} at {offset}", view.subject()),
+                format!("{} {place}", view.subject()),
                 "move the leader to another replica and have this one repaired",
             )
         }
-        StorageError::Io { .. } | StorageError::UnknownGroup(_) | StorageError::Stopped => Refusal::new(
+        StorageError::Io { .. }
+        | StorageError::BelowFirst { .. }
+        | StorageError::UnknownGroup(_)
+        | StorageError::Stopped => Refusal::new(
             Reason::Degraded,
             format!("the storage cannot be read: {error}"),
-            format!("{} at {offset}", view.subject()),
+            format!("{} {place}", view.subject()),
             "try again after the delay, or at another leader",
         )
         .retry_after(Duration::from_millis(500)),

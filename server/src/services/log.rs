@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate_proto::refusal::{Reason, Refusal};
+use quorate_proto::time::LogTime;
 use quorate_proto::v1::log_server::{Log, LogServer};
 use quorate_proto::v1::{self, list_offsets_request::At};
 use tokio::sync::oneshot;
@@ -69,21 +70,17 @@ impl<E: From<Request> + Send + 'static> Log for LogService<E> {
     }
 }
 
-/// Both ends are linearizable (R1): by read-index, in the core.
+/// Linearizable (R1), by read-index, in the core: an offset by time counts every record acknowledged before the call.
 pub(super) async fn list_offsets<E: From<Request>>(
     shared: &Shared<E>,
     request: &v1::ListOffsetsRequest,
 ) -> Result<v1::ListOffsetsResponse, Refusal> {
     shared.check_cluster(&request.cluster_id)?;
     let view = shared.find(request.partition.as_ref())?;
-    let unsupported =
-        |what: &str| Refusal::new(Reason::InvalidArgument, what, view.subject(), "ask for `earliest` or `latest`");
-    let earliest = match request.at {
-        Some(At::Earliest(_)) => true,
-        Some(At::Latest(_)) => false,
-        Some(At::LogTimeUs(_)) => return Err(unsupported("offsets by time are not supported by this version")),
-        None => return Err(unsupported("the request does not say which offset it wants")),
-    };
+    let at = request.at.ok_or_else(|| {
+        let what = "the request does not say which offset it wants";
+        Refusal::new(Reason::InvalidArgument, what, view.subject(), "ask for `earliest`, `latest` or `log_time_us`")
+    })?;
     let (reply, answer) = oneshot::channel();
     let read = Request::ReadLatest { group: view.assignment.group, reply };
     shared.core.offer(read.into()).map_err(|_| {
@@ -91,8 +88,17 @@ pub(super) async fn list_offsets<E: From<Request>>(
             .retry_after(Duration::from_millis(50))
     })?;
     let (latest, term) = answer.await.unwrap_or_else(|_| Err(shared.not_serving(&view)))?;
-    // The low watermark only grows; it was read after the read-index confirmed this leader.
-    let offset = if earliest { view.view().low_watermark.min(latest) } else { latest };
+    let offset = match at {
+        At::Latest(_) => latest,
+        // The low watermark only grows; it was read after the read-index confirmed this leader.
+        At::Earliest(_) => view.view().low_watermark.min(latest),
+        // Everything below `latest` was handed to the storage before the read-index was answered.
+        At::LogTimeUs(time) => {
+            let found = shared.storage.offset_at(view.key, LogTime(time)).await;
+            let found = found.map_err(|error| fetch::unreadable(&view, &format!("at time {time} µs"), &error))?;
+            found.max(view.view().low_watermark)
+        }
+    };
     if !view.serves(shared.clock.now(), term) {
         return Err(shared.not_serving(&view));
     }

@@ -268,8 +268,25 @@ async fn the_latest_offset_is_the_one_the_read_index_confirmed() {
         reply.send(Ok((Offset(4), Term(3)))).unwrap();
     });
     assert_eq!(answer.unwrap().offset, 4);
-    let by_time = ask(v1::list_offsets_request::At::LogTimeUs(5));
-    assert_eq!(service(&node.shared, &by_time).await.unwrap_err().reason, Reason::InvalidArgument);
+    let nothing = v1::ListOffsetsRequest { at: None, ..request };
+    assert_eq!(service(&node.shared, &nothing).await.unwrap_err().reason, Reason::InvalidArgument);
+}
+
+#[tokio::test]
+async fn an_offset_by_time_waits_for_the_read_index_and_is_never_below_the_low_watermark() {
+    let node = node();
+    node.apply(0, &[b"a", b"b"]);
+    node.apply(2, &[b"c"]);
+    for (time, low, offset) in [(9, 0, 0), (8, 1, 1), (10, 0, 3), (i64::MAX, 0, 3), (i64::MIN, 0, 0)] {
+        let at = Some(v1::list_offsets_request::At::LogTimeUs(time));
+        let request = v1::ListOffsetsRequest { partition: partition(), at, cluster_id: String::new() };
+        node.view.set_view(View { low_watermark: Offset(low), ..node.view.view() });
+        let (answer, ()) = tokio::join!(log::list_offsets(&node.shared, &request), async {
+            let Request::ReadLatest { reply, .. } = node.next_request().await else { panic!("a read") };
+            reply.send(Ok((Offset(3), Term(3)))).unwrap();
+        });
+        assert_eq!(answer.unwrap().offset, offset, "at {time}");
+    }
 }
 
 /// A client connected to the service over loopback.

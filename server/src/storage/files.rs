@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use quorate_consensus::node::effect::AppliedEntry;
 use quorate_proto::ids::{GroupId, LogIndex, Offset, Term};
+use quorate_proto::time::LogTime;
 
 use super::checkpoint::{Checkpoint, FileLength};
 use super::error::StorageError;
@@ -107,9 +108,10 @@ impl PartitionFiles {
         Ok((files, keys))
     }
 
-    /// Removes files and generations that the checkpoint does not know.
+    /// Removes files that the checkpoint does not know.
     fn remove_strangers(&mut self) -> Result<(), StorageError> {
         let known: Vec<String> = (self.segments.iter().map(|s| Segment::name(s.base)))
+            .chain(self.segments.iter().map(|s| Segment::index_name(s.base)))
             .chain(self.runs.files().iter().map(|r| Runs::name(r.id)))
             .collect();
         for entry in list(&self.dir)? {
@@ -220,6 +222,25 @@ impl PartitionFiles {
             }
         }
         Ok(found)
+    }
+
+    /// The offset before the first record of this log time or later; the end if there is none. Log time never falls (W5).
+    pub fn offset_at(&mut self, time: LogTime) -> Result<Offset, StorageError> {
+        let (mut older, mut rest) = (0, self.segments.len());
+        while older < rest {
+            let middle = usize::midpoint(older, rest);
+            if self.segments[middle].first_time()?.is_some_and(|first| first < time) {
+                older = middle + 1;
+            } else {
+                rest = middle;
+            }
+        }
+        if let Some(last_older) = older.checked_sub(1) {
+            if let Some(offset) = self.segments[last_older].offset_at(time)? {
+                return Ok(offset);
+            }
+        }
+        Ok(self.segments.get(older).map_or(self.next, |segment| segment.base))
     }
 
     /// The files of the newest checkpoint, for a snapshot of it. They only grow, so a prefix stays what it is.

@@ -19,6 +19,7 @@
 
 use quorate_consensus::node::effect::AppliedEntry;
 use quorate_proto::ids::Offset;
+use quorate_proto::time::LogTime;
 
 /// Length of the fixed part.
 pub(super) const HEADER: usize = 64;
@@ -34,6 +35,7 @@ pub(super) struct Header {
     pub body: u32,
     pub batches: u32,
     pub index: u64,
+    pub time: LogTime,
     pub base: u64,
     pub end: u64,
     pub body_crc: u32,
@@ -94,6 +96,7 @@ pub(super) fn decode_header(bytes: &[u8]) -> Result<Header, &'static str> {
         body: u32_at(bytes, 8),
         batches: u32_at(bytes, 12),
         index: u64_at(bytes, 16),
+        time: LogTime(i64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes"))),
         base: u64_at(bytes, 40),
         end: u64_at(bytes, 48),
         body_crc: u32_at(bytes, 56),

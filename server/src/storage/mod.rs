@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   data_dir/partitions/<group id>/<generation>/<base offset>.segment   applied entries (frame.rs)
+//!                                               <base offset>.index     where to begin to look in it (index.rs)
 //!                                               <number>.keys           key runs (runs.rs)
 //!   checkpoint (checkpoint.rs): key–value of the group in the write-ahead log
 //! ```
@@ -15,6 +16,7 @@ mod evidence;
 mod file;
 mod files;
 mod frame;
+mod index;
 mod runs;
 mod scrub;
 mod segment;

@@ -1,24 +1,24 @@
 //! One segment: an append-only file of applied entries, named by the offset it begins at.
 //!
-//! The offset index is sparse, in memory, and built on first use by reading entry headers: starting a node costs
-//! nothing per stored record.
+//! Its sparse index (index.rs) is looked for on first use: starting a node costs nothing per stored record.
 
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use quorate_consensus::node::effect::AppliedEntry;
 use quorate_proto::file_header::FileKind;
 use quorate_proto::ids::Offset;
+use quorate_proto::time::LogTime;
 
 use super::error::StorageError;
 use super::file;
 use super::frame::{self, HEADER};
+use super::index::{self, Index};
 
-/// One point of the sparse index at least every this many bytes.
-const INDEX_EVERY: u64 = 32 << 10;
 /// One read from disk, unless an entry is longer.
 const BLOCK: usize = 512 << 10;
 /// Written bytes after which the storage thread flushes without being asked. A flush of the log waits for all data
@@ -40,9 +40,9 @@ pub(super) struct Segment {
     /// Bytes written, header included.
     pub length: u64,
     /// Open for appending; sealed segments are opened when read.
-    file: Option<File>,
-    /// (offset before an entry, its position), ascending; `None` until somebody reads.
-    index: Option<Vec<(u64, u64)>>,
+    file: Option<Arc<File>>,
+    /// `None` until somebody reads.
+    index: Option<Index>,
     /// Written since the last flush.
     pub dirty: bool,
     /// How much of it, bytes.
@@ -64,6 +64,11 @@ impl Segment {
         format!("{:020}.segment", base.get())
     }
 
+    /// The file name of its index.
+    pub fn index_name(base: Offset) -> String {
+        index::beside(Path::new(&Self::name(base))).to_string_lossy().into_owned()
+    }
+
     /// Makes an empty segment.
     pub fn create(dir: &Path, base: Offset) -> Result<Self, StorageError> {
         let path = dir.join(Self::name(base));
@@ -79,8 +84,8 @@ impl Segment {
             base,
             path,
             length: FIRST_ENTRY,
-            file: Some(file),
-            index: Some(Vec::new()),
+            file: Some(Arc::new(file)),
+            index: Some(Index::default()),
             dirty: true,
             unflushed: 0,
         })
@@ -102,22 +107,20 @@ impl Segment {
         }
         let mut segment = Self { base, path, length, file: None, index: None, dirty: found > length, unflushed: 0 };
         if active || segment.dirty {
-            segment.file = Some(file);
+            segment.file = Some(Arc::new(file));
         }
         Ok(segment)
     }
 
     /// Appends entries; `next` is the partition's next offset and is moved on.
     pub fn append(&mut self, entries: &[AppliedEntry], next: &mut Offset) -> Result<(), StorageError> {
-        let (before, indexed) = (*next, self.index.as_ref().map_or(0, Vec::len));
+        let (before, indexed) = (*next, self.index.as_ref().map_or(0, Index::len));
         let mut heads = Vec::with_capacity(entries.len());
         let mut position = self.length;
         for entry in entries {
             let head = frame::encode_head(entry, *next);
             if let Some(index) = &mut self.index {
-                if index.last().is_none_or(|&(_, at)| position - at >= INDEX_EVERY) {
-                    index.push((next.get(), position));
-                }
+                index.note(*next, entry.log_time, position);
             }
             let body: usize = entry.batches.iter().map(|b| b.prefix.len() + b.body.len()).sum();
             position += (head.len() + body) as u64;
@@ -132,7 +135,7 @@ impl Segment {
                 pieces.push(IoSlice::new(&batch.body));
             }
         }
-        let file = self.file.as_mut().expect("only the open segment is appended to");
+        let file = self.file.as_ref().expect("only the open segment is appended to");
         if let Err(error) = write_pieces(file, &mut pieces, self.length) {
             // As if it had not been tried: what was written lies behind the end.
             *next = before;
@@ -166,31 +169,30 @@ impl Segment {
     pub fn seal(&mut self) -> Result<(), StorageError> {
         self.sync()?;
         self.file = None;
+        self.store_index();
         Ok(())
+    }
+
+    fn store_index(&self) {
+        if let Some(index) = &self.index {
+            index.store(&self.path, self.length);
+        }
+    }
+
+    fn reader(&self) -> Result<Arc<File>, StorageError> {
+        match &self.file {
+            Some(file) => Ok(Arc::clone(file)),
+            None => File::open(&self.path).map(Arc::new).map_err(StorageError::io("cannot open", &self.path)),
+        }
     }
 
     /// Appends to `found` the batches that end after `offset`, until it holds `max` bytes; at least one batch if
     /// there is any. `true`: the segment has no more, the next one may go on without a gap.
     pub fn read(&mut self, offset: Offset, max: usize, found: &mut Found) -> Result<bool, StorageError> {
-        let opened;
-        let file = match &self.file {
-            Some(file) => file,
-            None => {
-                opened = File::open(&self.path).map_err(StorageError::io("cannot open", &self.path))?;
-                &opened
-            }
-        };
-        if self.index.is_none() {
-            self.index = Some(build_index(file, &self.path, self.length)?);
-        }
-        let index = self.index.as_deref().unwrap_or_default();
-        let mut position = match index.partition_point(|&(base, _)| base <= offset.get()) {
-            0 => FIRST_ENTRY,
-            after => index[after - 1].1,
-        };
+        let (file, mut position) = self.look(|index| index.before_offset(offset))?;
         let mut block = Block::default();
         while position < self.length && found.bytes.len() < max {
-            let header = self.header_at(file, &mut block, position)?;
+            let header = self.header_at(&file, &mut block, position)?;
             let body_at = position + HEADER as u64;
             let next = body_at + u64::from(header.body);
             if next > self.length {
@@ -198,7 +200,7 @@ impl Segment {
             }
             if header.end > offset.get() && header.batches > 0 {
                 let body = block
-                    .get(file, body_at, header.body as usize, self.length)
+                    .get(&file, body_at, header.body as usize, self.length)
                     .map_err(StorageError::io("cannot read", &self.path))?;
                 let rows = frame::decode_table(&header, &body)
                     .map_err(|what| StorageError::corrupt(&self.path, position, what))?;
@@ -219,6 +221,42 @@ impl Segment {
             position = next;
         }
         Ok(position >= self.length)
+    }
+
+    /// The offset before the first entry of this log time or later; `None`: all are older.
+    pub fn offset_at(&mut self, time: LogTime) -> Result<Option<Offset>, StorageError> {
+        let (file, mut position) = self.look(|index| index.before_time(time))?;
+        let mut block = Block::default();
+        while position < self.length {
+            let header = self.header_at(&file, &mut block, position)?;
+            if header.time >= time {
+                return Ok(Some(Offset(header.base)));
+            }
+            position += HEADER as u64 + u64::from(header.body);
+        }
+        Ok(None)
+    }
+
+    /// Log time of its first entry; `None` if it has none.
+    pub fn first_time(&self) -> Result<Option<LogTime>, StorageError> {
+        if self.length == FIRST_ENTRY {
+            return Ok(None);
+        }
+        let file = self.reader()?;
+        self.header_at(&file, &mut Block::default(), FIRST_ENTRY).map(|header| Some(header.time))
+    }
+
+    /// The file, and a position that the index names, which is looked for if nobody has read yet.
+    fn look(&mut self, where_to: impl FnOnce(&Index) -> u64) -> Result<(Arc<File>, u64), StorageError> {
+        let file = self.reader()?;
+        if self.index.is_none() {
+            self.index = Some(Index::of(&file, &self.path, self.length)?);
+            if self.file.is_none() {
+                self.store_index();
+            }
+        }
+        let position = self.index.as_ref().map_or(FIRST_ENTRY, where_to);
+        Ok((file, position))
     }
 
     fn header_at(&self, file: &File, block: &mut Block, position: u64) -> Result<frame::Header, StorageError> {
@@ -253,23 +291,8 @@ impl Block {
     }
 }
 
-fn build_index(file: &File, path: &Path, length: u64) -> Result<Vec<(u64, u64)>, StorageError> {
-    let mut index = Vec::new();
-    let mut position = FIRST_ENTRY;
-    let mut bytes = [0; HEADER];
-    while position < length {
-        file.read_exact_at(&mut bytes, position).map_err(StorageError::io("cannot read", path))?;
-        let header = frame::decode_header(&bytes).map_err(|what| StorageError::corrupt(path, position, what))?;
-        if index.last().is_none_or(|&(_, at)| position - at >= INDEX_EVERY) {
-            index.push((header.base, position));
-        }
-        position += (HEADER as u64) + u64::from(header.body);
-    }
-    Ok(index)
-}
-
 /// Writes all pieces at `position` (not at the file's own cursor: after a truncation that stands elsewhere).
-fn write_pieces(file: &mut File, pieces: &mut [IoSlice<'_>], position: u64) -> std::io::Result<()> {
+fn write_pieces(mut file: &File, pieces: &mut [IoSlice<'_>], position: u64) -> std::io::Result<()> {
     use std::io::{Seek, SeekFrom};
     file.seek(SeekFrom::Start(position))?;
     let mut rest = pieces;

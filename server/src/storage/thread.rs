@@ -10,6 +10,7 @@ use bytes::Bytes;
 use quorate_consensus::node::effect::AppliedEntry;
 use quorate_consensus::node::MachineImage;
 use quorate_proto::ids::{GroupId, LogIndex, Offset, ReplicaId, Term};
+use quorate_proto::time::LogTime;
 use tokio::sync::oneshot;
 
 use super::checkpoint::Checkpoint;
@@ -110,8 +111,14 @@ enum Command {
     Remove { group: GroupId },
     DurableFiles { reply: Sender<Vec<(GroupId, Vec<SnapshotFile>)>> },
     Damaged { group: GroupId, reason: String },
-    Read { group: GroupId, offset: Offset, max: usize, reply: oneshot::Sender<Result<Found, StorageError>> },
+    Read { group: GroupId, read: Read },
     Stop,
+}
+
+/// Reads see all that was appended before them anyhow; writes go first.
+enum Read {
+    Records { offset: Offset, max: usize, reply: oneshot::Sender<Result<Found, StorageError>> },
+    OffsetAt { time: LogTime, reply: oneshot::Sender<Result<Offset, StorageError>> },
 }
 
 /// The files of all partitions, before their thread runs.
@@ -320,7 +327,17 @@ impl StorageHandle {
     /// `Corrupt` for damage (never served), `BelowFirst`, or what the disk says.
     pub async fn read(&self, group: GroupId, offset: Offset, max: usize) -> Result<Found, StorageError> {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Read { group, offset, max, reply });
+        self.send(Command::Read { group, read: Read::Records { offset, max, reply } });
+        answer.await.unwrap_or(Err(StorageError::Stopped))
+    }
+
+    /// The offset before the first record that was appended at this log time or later; the end if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn offset_at(&self, group: GroupId, time: LogTime) -> Result<Offset, StorageError> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Read { group, read: Read::OffsetAt { time, reply } });
         answer.await.unwrap_or(Err(StorageError::Stopped))
     }
 
@@ -348,8 +365,7 @@ impl<F: Fn(StorageNotice)> Worker<F> {
             while let Some(command) = next {
                 match command {
                     Command::Stop => return,
-                    // Reads see all that was appended before them anyhow; writes go first.
-                    read @ Command::Read { .. } => reads.push(read),
+                    Command::Read { group, read } => reads.push((group, read)),
                     command => {
                         if let Err(error) = self.execute(command) {
                             // Nothing more is written: what is on disk is what the last checkpoint says (B3).
@@ -362,9 +378,15 @@ impl<F: Fn(StorageNotice)> Worker<F> {
                 }
                 next = self.inbox.try_recv().ok();
             }
-            for read in reads.drain(..) {
-                if let Command::Read { group, offset, max, reply } = read {
-                    let _ = reply.send(self.read(group, offset, max));
+            for (group, read) in reads.drain(..) {
+                // Nobody may be waiting any more.
+                match read {
+                    Read::Records { offset, max, reply } => {
+                        let _ = reply.send(self.read(group, |files| files.read(offset, max)));
+                    }
+                    Read::OffsetAt { time, reply } => {
+                        let _ = reply.send(self.read(group, |files| files.offset_at(time)));
+                    }
                 }
             }
         }
@@ -374,11 +396,15 @@ impl<F: Fn(StorageNotice)> Worker<F> {
         self.storage.groups.get_mut(&group).ok_or(StorageError::UnknownGroup(group.get()))
     }
 
-    fn read(&mut self, group: GroupId, offset: Offset, max: usize) -> Result<Found, StorageError> {
+    fn read<T>(
+        &mut self,
+        group: GroupId,
+        read: impl FnOnce(&mut PartitionFiles) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
         if let Some(what) = self.storage.damaged.get(&group) {
             return Err(StorageError::corrupt(&self.storage.settings.partitions, group.get(), what.clone()));
         }
-        let found = self.files(group)?.read(offset, max);
+        let found = read(self.files(group)?);
         if let Err(damage @ StorageError::Corrupt { .. }) = &found {
             self.damaged(group, damage.to_string());
         }

@@ -62,7 +62,11 @@ pub(super) fn draw(chance: &mut Chance) -> Plan {
                 }
                 t += 3_000;
             }
-            _ => faults.push((at(t), Fault::CutObservers { target: Target::Leader, span: Some(span) })),
+            // Long enough to meet a heartbeat: what nobody notices is no fault.
+            _ => {
+                let span = Some(span.max(MS(700)));
+                faults.push((at(t), Fault::CutObservers { target: Target::Leader, span }));
+            }
         }
         if chance.one_in(400) {
             let when = t + chance.between(0, 1_500);

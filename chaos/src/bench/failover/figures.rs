@@ -27,5 +27,8 @@ pub(super) fn sum_up(measured: &[Measured], void: u32, failed: u64, resent: u64)
         resent,
         phases_ms: phases.into_iter().map(|(name, all)| (name, Repeats::new(all).p50)).collect(),
         phases_sum_ms: sums,
+        gap_begins_ms: measured.iter().map(|one| one.begins_ms).collect(),
+        disk_stalled_ms: measured.iter().map(|one| ms(one.stalled.disk)).collect(),
+        processor_stalled_ms: measured.iter().map(|one| ms(one.stalled.processor)).collect(),
     }
 }

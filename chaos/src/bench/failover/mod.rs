@@ -14,6 +14,7 @@ use super::fault::{Fault, Ground};
 use super::{Bench, Report, Target, Tell};
 use crate::load::{OpenLoop, Run, Shape};
 use crate::measure::ms;
+use crate::pulse::{Pulse, Stalled};
 use crate::reader::ends;
 use crate::Error;
 
@@ -43,6 +44,10 @@ impl FailoverSettings {
 /// One fault that counted.
 struct Measured {
     gap: Duration,
+    /// When the gap began, milliseconds after the fault; negative before it.
+    begins_ms: f64,
+    /// How much of the gap the machine itself stood still.
+    stalled: Stalled,
     /// Of the partition with the longest gap.
     phases: Option<Failover>,
 }
@@ -59,6 +64,7 @@ struct Series<'a> {
     harmed: BTreeMap<u64, Instant>,
     /// The one whose fault is not over yet.
     recovering: Option<u64>,
+    pulse: Pulse,
 }
 
 /// Measures. A fault before which the leader had moved is void and repeated.
@@ -82,7 +88,8 @@ pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_
     let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
     let run = load.run.clone();
     let (measured, harmed) = (Vec::new(), BTreeMap::new());
-    let mut series = Series { bench, run, settings, tell, measured, void: 0, harmed, recovering: None };
+    let pulse = Pulse::start(bench.place(), run.began())?;
+    let mut series = Series { bench, run, settings, tell, measured, void: 0, harmed, recovering: None, pulse };
     if let Err(error) = series.repeat().await {
         // Ends the load while the cluster is still there: it must not go on without its runtime.
         let _ = load.stop().await;
@@ -115,8 +122,7 @@ impl Series<'_> {
             match self.one().await? {
                 Some(one) => {
                     self.measured.push(one);
-                    let gap = self.measured.last().map_or(0.0, |one| ms(one.gap));
-                    (self.tell)(&format!("{}/{}: gap {gap} ms", self.measured.len(), self.settings.repeat));
+                    self.tell_last();
                 }
                 None => {
                     self.void += 1;
@@ -127,6 +133,17 @@ impl Series<'_> {
             }
         }
         Ok(())
+    }
+
+    fn tell_last(&self) {
+        let Some(last) = self.measured.last() else { return };
+        let mut text = format!("{}/{}: gap {} ms", self.measured.len(), self.settings.repeat, ms(last.gap));
+        for (what, stalled) in [("disk", last.stalled.disk), ("processor", last.stalled.processor)] {
+            if !stalled.is_zero() {
+                text.push_str(&format!("; the {what} of this machine stood still for {} ms of it", ms(stalled)));
+            }
+        }
+        (self.tell)(&text);
     }
 
     /// One fault, from calm to calm. `None`: it does not count.
@@ -167,7 +184,9 @@ impl Series<'_> {
         }
         let Some((partition, gap)) = gap else { return Ok(None) };
         let span = wound.counted_from.map_or(gap.length(), |from| gap.to.saturating_sub(from));
+        let begins_ms = ms(gap.from) - ms(at);
+        let stalled = self.pulse.within(gap);
         let phases = self.record_of(&stage, partition, known).await?;
-        Ok(Some(Measured { gap: span, phases }))
+        Ok(Some(Measured { gap: span, begins_ms, stalled, phases }))
     }
 }

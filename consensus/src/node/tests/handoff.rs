@@ -98,6 +98,31 @@ fn a_target_that_dies_before_the_release_costs_nothing() {
 }
 
 #[test]
+fn a_target_that_died_while_its_permit_was_on_its_way_costs_nothing() {
+    let mut cluster = Cluster::led();
+    cut_off(&mut cluster, 2);
+    cluster.publish(1, batch(0, 0, 1));
+    cluster.settle();
+    let term = cluster.report(1).term;
+    cluster.event(1, NodeEvent::PeerLost(NodeId(2)));
+    cluster.plan(1, 2);
+    let there = cluster.publish(1, batch(0, 1, 1));
+    cluster.settle();
+    assert_eq!(cluster.receipt(1, there).base_offset, 1, "at once, not after the deadline");
+    assert_eq!((cluster.report(1).term, cluster.report(1).role), (term, Role::Leader));
+}
+
+#[test]
+fn a_target_whose_connection_broke_and_came_back_takes_over() {
+    let mut cluster = Cluster::led();
+    cluster.event(1, NodeEvent::PeerLost(NodeId(2)));
+    cluster.advance(300);
+    cluster.plan(1, 2);
+    cluster.settle();
+    assert_eq!((cluster.report(1).role, cluster.report(2).role), (Role::Follower, Role::Leader));
+}
+
+#[test]
 fn a_target_that_dies_after_the_release_leaves_no_request_unanswered_and_any_replica_may_follow() {
     let mut cluster = Cluster::led();
     cluster.advance(200);
