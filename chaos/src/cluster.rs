@@ -93,6 +93,17 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// Starts a cluster on what `unpack` puts into its data directory.
+    ///
+    /// # Errors
+    /// It did not come up.
+    pub fn start_on_copy(binary: &Path, unpack: impl FnOnce(&Path)) -> Result<Self, Error> {
+        let mut cluster = Self::temporary(binary, "never")?;
+        unpack(&cluster.files.root);
+        cluster.start_again()?;
+        Ok(cluster)
+    }
+
     /// Not started yet, in a temporary directory.
     fn temporary(binary: &Path, restart_observers: &'static str) -> Result<Self, Error> {
         let temporary = tempfile::Builder::new()

@@ -1,5 +1,6 @@
 //! Whether the machine itself stood still. Beside a series of faults, one thread flushes a small file and another one
-//! sleeps for an instant, again and again: what they take too long, no cluster has caused.
+//! sleeps for an instant, again and again. What they take too long, everything on this machine takes too long; who causes
+//! it, another program, the host or the cluster itself, they do not say.
 
 use std::io::Write;
 use std::path::Path;
@@ -13,7 +14,7 @@ use crate::Error;
 
 /// Shorter ones are the machine's normal life.
 const NOTICEABLE: Duration = Duration::from_millis(5);
-/// From one flush to the next: no burden on the disk, and no stall that matters goes unseen.
+/// From one flush to the next: little beside the cluster's own, and no stall that matters goes unseen.
 const FLUSH_EVERY: Duration = Duration::from_millis(20);
 /// What the sleeper sleeps.
 const NAP: Duration = Duration::from_millis(5);

@@ -85,8 +85,9 @@ fn parse_from(text: &str, now: i64) -> Result<StartAt, Fail> {
             if let Ok(offset) = text.parse() {
                 return Ok(StartAt::Offset(Offset(offset)));
             }
-            // A bare number was an offset: what is left with digits in front has a unit.
-            let ago = || parse_span(text).ok().and_then(|ago| now.checked_sub(i64::try_from(ago.as_micros()).ok()?));
+            // Without a unit it is no span, but an offset that is mistyped.
+            let span = || parse_span(text).ok().filter(|_| text.ends_with(|last: char| last.is_ascii_alphabetic()));
+            let ago = || span().and_then(|ago| now.checked_sub(i64::try_from(ago.as_micros()).ok()?));
             let at = parse_instant(text).or_else(ago).map(|micros| StartAt::Time(LogTime(micros)));
             at.ok_or_else(|| {
                 let what = "write earliest, latest, an offset, 2026-01-31T09:30:00Z, or 15m for 15 minutes ago";
@@ -291,7 +292,7 @@ mod tests {
         assert_eq!(parse_from("12", 0).ok(), Some(StartAt::Offset(Offset(12))));
         assert_eq!(parse_from("1970-01-01T00:00:01Z", 0).ok(), Some(StartAt::Time(LogTime(1_000_000))));
         assert_eq!(parse_from("2s", 5_000_000).ok(), Some(StartAt::Time(LogTime(3_000_000))));
-        for wrong in ["soon", "", "-1", "2026-01-31", "5 parsecs"] {
+        for wrong in ["soon", "", "-1", "2026-01-31", "5 parsecs", "1.5", "12 ", "1769851800.5"] {
             assert!(parse_from(wrong, 0).is_err(), "{wrong}");
         }
     }

@@ -49,11 +49,11 @@ impl Output {
         !self.quiet && std::io::stderr().is_terminal()
     }
 
-    /// A table without frames, at most 80 columns where a terminal does not say otherwise.
+    /// A table without frames, at most 80 columns, or as many as the terminal has if that is more.
     pub fn table(&self, header: &[&str], rows: Vec<Vec<String>>, right: &[usize]) {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(80);
+        table.set_width(width());
         table.set_header(header.iter().map(|name| name.to_uppercase()));
         for row in rows {
             table.add_row(row);
@@ -68,4 +68,8 @@ impl Output {
             self.line(line.trim_end());
         }
     }
+}
+
+fn width() -> u16 {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| size.ws_col.max(80))
 }

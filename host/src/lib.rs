@@ -14,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod data_dir;
 pub mod listen;
+mod mount;
 pub mod remover;
 mod repeats;
 pub mod space;

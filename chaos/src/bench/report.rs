@@ -71,11 +71,13 @@ pub struct FailoverFigures {
     pub phases_ms: BTreeMap<String, f64>,
     /// Sum of the phases of each repeat.
     pub phases_sum_ms: Vec<f64>,
+    /// The phases of each repeat.
+    pub phases_each_ms: Vec<BTreeMap<String, f64>>,
     /// When the gap of each repeat began, after the fault; the last acknowledgement before it if negative.
     pub gap_begins_ms: Vec<f64>,
-    /// How much of each gap a small flush of a file of no cluster took beyond 5 ms.
+    /// How much of each gap a small flush beside the cluster's took beyond 5 ms, whoever caused it.
     pub disk_stalled_ms: Vec<f64>,
-    /// How much of each gap a thread of no cluster was kept from running beyond 5 ms.
+    /// How much of each gap a thread beside the cluster's was kept from running beyond 5 ms.
     pub processor_stalled_ms: Vec<f64>,
 }
 

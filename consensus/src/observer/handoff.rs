@@ -289,7 +289,9 @@ impl<P: Policy> ObserverCore<P> {
             let what = "the target died before it could take over: the leader goes on".to_owned();
             (Reason::Handoff, what, "name another target, or wait until the node is back for 30 s")
         } else {
-            let what = "the target lagged or the last entries did not commit within 1 s: the leader goes on".to_owned();
+            let what = "the target lagged, the leader could not reach it, or the last entries did not commit within \
+                        1 s: the leader goes on";
+            let what = what.to_owned();
             (Reason::Lagging, what, "repeat the call when the load is lower or the target is faster")
         };
         Refusal::new(reason, what, format!("{}, to {to}", self.directory.label(group)), action)

@@ -1,10 +1,11 @@
 //! raft-engine's file system, wrapped: a failed flush never returns, a cut tail is noticed, faults can be injected.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use raft_engine::env::{DefaultFileSystem, FileSystem, Handle, Permission, WriteExt};
@@ -31,6 +32,8 @@ pub(super) struct Disk {
     /// Files are used again: old records may stand behind the end.
     recycled: bool,
     remover: Remover,
+    /// The open files by name: one that is deleted is only taken down when nobody reads it any more.
+    open: Mutex<BTreeMap<PathBuf, Vec<Weak<Fd>>>>,
 }
 
 impl Disk {
@@ -92,7 +95,15 @@ pub(super) struct Files(Arc<Disk>);
 impl Files {
     pub(super) fn new(shared: Arc<Shared>, faults: Arc<dyn FaultPolicy>, recycled: bool, remover: Remover) -> Self {
         let opening = AtomicBool::new(true);
-        Self(Arc::new(Disk { shared, faults, opening, tail_cut: Mutex::default(), recycled, remover }))
+        Self(Arc::new(Disk {
+            shared,
+            faults,
+            opening,
+            tail_cut: Mutex::default(),
+            recycled,
+            remover,
+            open: Mutex::default(),
+        }))
     }
 
     /// Recovery is over: from now on errors poison. Returns what recovery cut off.
@@ -102,7 +113,17 @@ impl Files {
     }
 
     fn wrap(&self, path: &Path, fd: Fd) -> LogFile {
-        LogFile { fd: Arc::new(fd), path: path.into(), disk: Arc::clone(&self.0) }
+        let fd = Arc::new(fd);
+        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let handles = open.entry(path.into()).or_default();
+        handles.retain(|handle| handle.strong_count() > 0);
+        handles.push(Arc::downgrade(&fd));
+        LogFile { fd, path: path.into(), disk: Arc::clone(&self.0) }
+    }
+
+    /// Handles of a file that goes away under its name.
+    fn handles(&self, path: &Path) -> Vec<Weak<Fd>> {
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).remove(path).unwrap_or_default()
     }
 }
 
@@ -126,10 +147,13 @@ impl FileSystem for Files {
 
     fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
         // On the writer's thread, between two flushes.
-        self.0.remover.remove(path.as_ref())
+        let handles = self.handles(path.as_ref());
+        let unused = move || handles.iter().all(|handle| handle.strong_count() == 0);
+        self.0.remover.remove(path.as_ref(), unused)
     }
 
     fn rename<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
+        drop(self.handles(from.as_ref()));
         DefaultFileSystem.rename(from, to)
     }
 

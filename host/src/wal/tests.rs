@@ -204,6 +204,43 @@ fn compacted_entries_are_gone_for_good() {
     assert_eq!(Log::open(&log_path(&dir)).group(3).entries, entries(8..9, 9));
 }
 
+fn names(dir: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.collect()
+}
+
+#[test]
+fn old_files_go_away_entirely_while_the_log_is_written_and_what_is_kept_is_recovered() {
+    let dir = dir();
+    let path = log_path(&dir);
+    let config = WalConfig { purge_every: Duration::ZERO, ..WalConfig::new(&path, WalProfile::Dev) };
+    let mut log = Log::open_as(config);
+    log.persist(first(2));
+    // 128 MB, twice what the log may hold; everything but the last entry is compacted.
+    let payload = "x".repeat(4 << 20);
+    for index in 6..38 {
+        let compact_through = (index > 6).then(|| LogIndex(index - 1));
+        let puts = vec![meta(index - 1, 6)];
+        let entries = vec![entry(index, 6, &payload)];
+        log.persist(PersistWrite { entries, compact_through, puts, ..write(2, index) });
+    }
+    let began = std::time::Instant::now();
+    loop {
+        let left = names(&path);
+        let old = left.iter().any(|name| name == "0000000000000001.raftlog" || name.ends_with(".removed"));
+        if !old {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{left:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(log);
+    let log = Log::open(&path);
+    let restored = log.group(2).clone().restored().unwrap().unwrap();
+    assert_eq!((restored.compacted, restored.entries.len()), ((LogIndex(36), Term(6)), 1));
+    assert_eq!(restored.entries[0].data.len(), payload.len());
+}
+
 #[test]
 fn a_log_that_does_not_fit_together_is_quarantined_and_an_empty_one_bootstraps() {
     assert_eq!(RecoveredGroup::default().restored().unwrap().map(|r| r.applied), None);

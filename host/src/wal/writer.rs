@@ -20,6 +20,7 @@ use super::recover::{self, RaftEntry, CANARY_GROUP, FLUSHES, HARD_STATE};
 use super::watch::watch;
 use super::{FaultPolicy, Recovered, Wal, WalConfig, WalError, WalNotice, WalNotices, WalProfile, WalRequest};
 use crate::clock::Clock;
+use crate::mount::discards;
 use crate::remover::Remover;
 
 /// With work waiting all the time, purge nevertheless after this many times `purge_every`.
@@ -114,6 +115,10 @@ fn recover_log(config: &WalConfig, shared: &Arc<Shared>, faults: Arc<dyn FaultPo
         source,
     })?;
     let recycled = config.profile == WalProfile::Production;
+    if let Some(mount) = discards(&config.dir).filter(|_| recycled) {
+        let (dir, mount) = (config.dir.display(), mount.display());
+        tracing::warn!(%dir, %mount, "the log's file system is mounted with `discard`: flushes wait while files are deleted; mount it without, and run fstrim at a quiet hour");
+    }
     let files = Arc::new(Files::new(Arc::clone(shared), faults, recycled, remover));
     let engine = Engine::open_with_file_system(config.profile.config(&config.dir), Arc::clone(&files))
         .map_err(|error| engine_error(error.to_string()))?;

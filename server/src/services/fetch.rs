@@ -124,7 +124,7 @@ fn out_of_range(view: &PartitionView, offset: Offset, seen: View) -> Refusal {
         Reason::OffsetOutOfRange,
         format!("{offset} is outside {} to {}", seen.low_watermark.get(), seen.high_watermark.get()),
         view.subject(),
-        "ask for the earliest or latest offset (ListOffsets) and decide where to go on",
+        "ask for the earliest or latest offset, or one by time (ListOffsets), and decide where to go on",
     )
 }
 

@@ -96,7 +96,8 @@ pub(super) async fn list_offsets<E: From<Request>>(
         At::LogTimeUs(time) => {
             let found = shared.storage.offset_at(view.key, LogTime(time)).await;
             let found = found.map_err(|error| fetch::unreadable(&view, &format!("at time {time} µs"), &error))?;
-            found.max(view.view().low_watermark)
+            let seen = view.view();
+            found.min(seen.high_watermark.max(latest)).max(seen.low_watermark)
         }
     };
     if !view.serves(shared.clock.now(), term) {

@@ -46,6 +46,17 @@ impl StorageError {
         move |source| Self::Io { what, path: path.to_owned(), source }
     }
 
+    /// A flush that failed, whatever for: "no room" here is no reason to wait for room (B3, B5).
+    pub(super) fn flush(path: &Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
+        move |source| {
+            let source = match source.kind() {
+                std::io::ErrorKind::StorageFull => std::io::Error::other(source),
+                _ => source,
+            };
+            Self::io("cannot flush", path)(source)
+        }
+    }
+
     pub(super) fn corrupt(path: &Path, position: u64, what: impl Into<String>) -> Self {
         Self::Corrupt { path: path.to_owned(), position, what: what.into() }
     }

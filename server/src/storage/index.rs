@@ -25,7 +25,7 @@ use super::file;
 use super::frame::{self, HEADER};
 use super::segment::FIRST_ENTRY;
 
-/// One point at least every this many bytes of the segment.
+/// From one point to the next at least this many bytes of the segment.
 const EVERY: u64 = 32 << 10;
 const POINT: usize = 24;
 /// What stands before the points, after the file header.
@@ -44,11 +44,12 @@ struct Point {
 pub(super) struct Index(Vec<Point>);
 
 impl Index {
-    /// The index of this segment: the one beside it if that fits, else made from its entry headers.
+    /// The index of this segment: the one beside it if that fits, else made from its entry headers, and written beside it
+    /// if the segment is `closed`.
     ///
     /// # Errors
     /// The segment cannot be read or is damaged.
-    pub fn of(segment: &File, path: &Path, length: u64) -> Result<Self, StorageError> {
+    pub fn of(segment: &File, path: &Path, length: u64, closed: bool) -> Result<Self, StorageError> {
         if let Some(index) = Self::load(&beside(path), length) {
             return Ok(index);
         }
@@ -60,6 +61,9 @@ impl Index {
             let header = frame::decode_header(&bytes).map_err(|what| StorageError::corrupt(path, position, what))?;
             index.note(Offset(header.base), header.time, position);
             position += (HEADER as u64) + u64::from(header.body);
+        }
+        if closed {
+            index.store(path, length);
         }
         Ok(index)
     }
@@ -127,6 +131,12 @@ impl Index {
         let counted = said[8..] == u32::try_from(points.len() / POINT).ok()?.to_le_bytes();
         (sound && fits && counted).then(|| Self(points.chunks_exact(POINT).map(Point::decode).collect()))
     }
+}
+
+/// The segment is cut: what its index says is of no use any more.
+pub(super) fn remove(segment: &Path) {
+    // There is none, mostly. One that stays is of another length.
+    let _ = std::fs::remove_file(beside(segment));
 }
 
 /// The file of a segment's index.

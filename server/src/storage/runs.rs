@@ -116,7 +116,7 @@ impl Runs {
     /// Flushes what was written.
     pub fn sync(&mut self) -> Result<(), StorageError> {
         if let (true, Some(file), Some(run)) = (self.dirty, &self.open, self.files.last()) {
-            file.sync_data().map_err(StorageError::io("cannot flush", &self.dir.join(Self::name(run.id))))?;
+            file.sync_data().map_err(StorageError::flush(&self.dir.join(Self::name(run.id))))?;
         }
         self.dirty = false;
         Ok(())

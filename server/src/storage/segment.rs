@@ -103,6 +103,7 @@ impl Segment {
         }
         file::check_header(&file, &path, FileKind::Segment)?;
         if found > length {
+            index::remove(&path);
             file.set_len(length).map_err(StorageError::io("cannot truncate", &path))?;
         }
         let mut segment = Self { base, path, length, file: None, index: None, dirty: found > length, unflushed: 0 };
@@ -153,13 +154,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Flushes what was written.
+    /// Flushes what was written. That is never tried again: after an error nobody knows what the system still holds (B3).
     pub fn sync(&mut self) -> Result<(), StorageError> {
         if !self.dirty {
             return Ok(());
         }
         let file = self.file.as_ref().expect("a dirty segment is open");
-        file.sync_data().map_err(StorageError::io("cannot flush", &self.path))?;
+        file.sync_data().map_err(StorageError::flush(&self.path))?;
         self.dirty = false;
         self.unflushed = 0;
         Ok(())
@@ -169,14 +170,11 @@ impl Segment {
     pub fn seal(&mut self) -> Result<(), StorageError> {
         self.sync()?;
         self.file = None;
-        self.store_index();
-        Ok(())
-    }
-
-    fn store_index(&self) {
-        if let Some(index) = &self.index {
+        // Whoever reads it looks at the one beside it: memory does not grow with the partition.
+        if let Some(index) = self.index.take() {
             index.store(&self.path, self.length);
         }
+        Ok(())
     }
 
     fn reader(&self) -> Result<Arc<File>, StorageError> {
@@ -242,18 +240,18 @@ impl Segment {
         if self.length == FIRST_ENTRY {
             return Ok(None);
         }
-        let file = self.reader()?;
-        self.header_at(&file, &mut Block::default(), FIRST_ENTRY).map(|header| Some(header.time))
+        let mut bytes = [0; HEADER];
+        let read = self.reader()?.read_exact_at(&mut bytes, FIRST_ENTRY);
+        read.map_err(StorageError::io("cannot read", &self.path))?;
+        let header = frame::decode_header(&bytes);
+        header.map(|header| Some(header.time)).map_err(|what| StorageError::corrupt(&self.path, FIRST_ENTRY, what))
     }
 
     /// The file, and a position that the index names, which is looked for if nobody has read yet.
     fn look(&mut self, where_to: impl FnOnce(&Index) -> u64) -> Result<(Arc<File>, u64), StorageError> {
         let file = self.reader()?;
         if self.index.is_none() {
-            self.index = Some(Index::of(&file, &self.path, self.length)?);
-            if self.file.is_none() {
-                self.store_index();
-            }
+            self.index = Some(Index::of(&file, &self.path, self.length, self.file.is_none())?);
         }
         let position = self.index.as_ref().map_or(FIRST_ENTRY, where_to);
         Ok((file, position))

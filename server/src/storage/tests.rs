@@ -512,7 +512,7 @@ fn an_index_that_is_missing_damaged_or_of_another_length_is_made_anew() {
         if let Some(bytes) = bytes {
             std::fs::write(&path, bytes).unwrap();
         }
-        super::index::Index::of(&file, &segment, length).unwrap()
+        super::index::Index::of(&file, &segment, length, true).unwrap()
     };
     let right = made(None);
     assert_eq!(right, made(Some(&intact)));
@@ -525,7 +525,7 @@ fn an_index_that_is_missing_damaged_or_of_another_length_is_made_anew() {
     std::fs::write(&path, &intact).unwrap();
     // One of another length is not even looked at: not that of a segment that was longer, nor of one that grew.
     let entry = u64::try_from(super::frame::HEADER + super::frame::ROW + 3 + 8 + 4_000).unwrap();
-    let shorter = super::index::Index::of(&file, &segment, length - 20 * entry).unwrap();
+    let shorter = super::index::Index::of(&file, &segment, length - 20 * entry, false).unwrap();
     assert!(shorter.len() < right.len());
     // It stays over a start, and a reader finds everything with it.
     let (mut files, _) = PartitionFiles::open(dir.path(), GROUP, checkpoint, 400_000).unwrap();

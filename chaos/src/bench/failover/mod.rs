@@ -13,7 +13,7 @@ use quorate_proto::v1::Failover;
 use super::fault::{Fault, Ground};
 use super::{Bench, Report, Target, Tell};
 use crate::load::{OpenLoop, Run, Shape};
-use crate::measure::ms;
+use crate::measure::{ms, Gap};
 use crate::pulse::{Pulse, Stalled};
 use crate::reader::ends;
 use crate::Error;
@@ -88,7 +88,13 @@ pub async fn failover(target: Target, settings: &FailoverSettings, tell: Tell<'_
     let load = OpenLoop::start(&bench.client, shape, settings.rate, None).await?;
     let run = load.run.clone();
     let (measured, harmed) = (Vec::new(), BTreeMap::new());
-    let pulse = Pulse::start(bench.place(), run.began())?;
+    let pulse = match Pulse::start(bench.place(), run.began()) {
+        Ok(pulse) => pulse,
+        Err(error) => {
+            let _ = load.stop().await;
+            return Err(error);
+        }
+    };
     let mut series = Series { bench, run, settings, tell, measured, void: 0, harmed, recovering: None, pulse };
     if let Err(error) = series.repeat().await {
         // Ends the load while the cluster is still there: it must not go on without its runtime.
@@ -185,7 +191,7 @@ impl Series<'_> {
         let Some((partition, gap)) = gap else { return Ok(None) };
         let span = wound.counted_from.map_or(gap.length(), |from| gap.to.saturating_sub(from));
         let begins_ms = ms(gap.from) - ms(at);
-        let stalled = self.pulse.within(gap);
+        let stalled = self.pulse.within(Gap { from: wound.counted_from.unwrap_or(gap.from), to: gap.to });
         let phases = self.record_of(&stage, partition, known).await?;
         Ok(Some(Measured { gap: span, begins_ms, stalled, phases }))
     }
