@@ -44,7 +44,7 @@ fn stored(cluster: &Cluster, count: usize) -> Vec<String> {
 #[test]
 fn what_earlier_builds_left_on_disk_opens_with_every_record_in_its_place_and_goes_on() {
     let archives = archives();
-    assert!(!archives.is_empty());
+    assert!(archives.len() >= 2, "{archives:?}");
     for archive in archives {
         let (cluster, rows) = opened(&archive);
         assert!(rows.len() > 500, "{}", archive.display());
