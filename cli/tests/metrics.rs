@@ -22,7 +22,6 @@ const NODE: &[Wanted] = &[
     // flush
     ("quorate_wal_flush_seconds", "histogram", "seconds"),
     ("quorate_wal_flush_bytes", "histogram", "bytes"),
-    ("quorate_wal_purge_seconds", "histogram", "seconds"),
     // queues
     ("quorate_wal_queue_bytes", "gauge", "bytes"),
     ("quorate_storage_queue_bytes", "gauge", "bytes"),
