@@ -4,8 +4,8 @@
 //! - [`load`]: open- and closed-loop generators; [`ledger`] and [`reader`]: the exact audit.
 //! - [`cluster`]: real processes, real signals; [`proc`](mod@proc): what the kernel says of them; [`volume`] and [`network`]:
 //!   disks that hang or are full, hosts that are cut off.
-//! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them; [`pulse`]: whether it
-//!   stood still meanwhile.
+//! - [`mod@bench`]: the benchmarks; [`probe`]: the machine's own limits beside them; [`pulse`]: whether the
+//!   rest of the machine waited, too.
 //! - [`slo`]: recorded failovers summed up by cause.
 //! - [`orders`]: seeded rows in the shape of real order events.
 

@@ -1,4 +1,4 @@
-//! Whether the machine itself stood still. Beside a series of faults, one thread flushes a small file and another one
+//! Whether the rest of the machine waited, too. Beside a series of faults, one thread flushes a small file and another one
 //! sleeps for an instant, again and again. What they take too long, everything on this machine takes too long; who causes
 //! it, another program, the host or the cluster itself, they do not say.
 
@@ -29,7 +29,7 @@ pub struct Pulse {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How much of a span the machine stood still.
+/// How much of a span others on this machine waited, too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stalled {
     /// A small flush of a file of its own was under way, beyond the 5 ms that are left out.
@@ -87,7 +87,7 @@ impl Pulse {
         Ok(())
     }
 
-    /// How much of `span` the machine stood still. Stalls that ended before it are forgotten.
+    /// How much of `span` its flushes and threads waited. Stalls that ended before it are forgotten.
     #[must_use]
     pub fn within(&self, span: Gap) -> Stalled {
         Stalled { disk: overlap(&self.disk, span), processor: overlap(&self.processor, span) }

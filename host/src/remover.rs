@@ -118,10 +118,13 @@ fn take_down(file: &Leftover, waiting: &AtomicUsize) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     /// Waits until the folder holds nothing but these.
     fn until_only(dir: &Path, names: &[&str]) {
+        let began = Instant::now();
         loop {
             let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
             let mut left: Vec<_> = entries.collect();
@@ -129,7 +132,8 @@ mod tests {
             if left == names {
                 return;
             }
-            thread::yield_now();
+            assert!(began.elapsed() < Duration::from_secs(60), "{left:?}");
+            thread::sleep(PAUSE);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use crate::storage::StorageError;
+
 /// Exit status after a flush or append error: the disk cannot be trusted, the supervisor does not restart (B3).
 pub const EXIT_DISK: i32 = 74;
 /// Exit status after a flush that hung for 30 s: the supervisor starts the node again (B4).
@@ -51,6 +53,15 @@ pub enum ServerError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+impl From<StorageError> for ServerError {
+    fn from(error: StorageError) -> Self {
+        match error {
+            StorageError::Newer { path, what } => Self::DataDir { path, what },
+            error => Self::Storage(error.to_string()),
+        }
+    }
 }
 
 impl ServerError {

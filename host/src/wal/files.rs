@@ -121,9 +121,10 @@ impl Files {
         LogFile { fd, path: path.into(), disk: Arc::clone(&self.0) }
     }
 
-    /// Handles of a file that goes away under its name.
-    fn handles(&self, path: &Path) -> Vec<Weak<Fd>> {
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner).remove(path).unwrap_or_default()
+    /// The file goes away under its name: says from then on whether nobody has it open any more.
+    pub(super) fn unused(&self, path: &Path) -> impl Fn() -> bool + Send + 'static {
+        let handles = self.0.open.lock().unwrap_or_else(PoisonError::into_inner).remove(path).unwrap_or_default();
+        move || handles.iter().all(|handle| handle.strong_count() == 0)
     }
 }
 
@@ -147,13 +148,11 @@ impl FileSystem for Files {
 
     fn delete<P: AsRef<Path>>(&self, path: P) -> io::Result<()> {
         // On the writer's thread, between two flushes.
-        let handles = self.handles(path.as_ref());
-        let unused = move || handles.iter().all(|handle| handle.strong_count() == 0);
-        self.0.remover.remove(path.as_ref(), unused)
+        self.0.remover.remove(path.as_ref(), self.unused(path.as_ref()))
     }
 
     fn rename<P: AsRef<Path>>(&self, from: P, to: P) -> io::Result<()> {
-        drop(self.handles(from.as_ref()));
+        drop(self.unused(from.as_ref()));
         DefaultFileSystem.rename(from, to)
     }
 

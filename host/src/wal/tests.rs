@@ -12,10 +12,14 @@ use std::sync::Mutex;
 use quorate_consensus::replica::encode_meta;
 use quorate_proto::ids::Term;
 use raft::eraftpb::ConfState;
+use raft_engine::env::FileSystem;
 use tempfile::TempDir;
 
+use super::files::Files;
+use super::queue::Shared;
 use super::*;
 use crate::clock::SystemClock;
+use crate::remover::Remover;
 
 /// Long enough for any disk; only a broken log reaches it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -202,6 +206,24 @@ fn compacted_entries_are_gone_for_good() {
     log.persist(PersistWrite { entries: entries(8..9, 9), ..write(3, 3) });
     drop(log);
     assert_eq!(Log::open(&log_path(&dir)).group(3).entries, entries(8..9, 9));
+}
+
+#[test]
+fn a_file_is_in_use_while_its_handle_or_a_reader_of_it_is_there() {
+    let dir = dir();
+    let notices = Arc::new(Channel(Mutex::new(channel().0)));
+    let shared = Arc::new(Shared::new(1 << 20, Arc::new(SystemClock), notices));
+    let remover = Remover::start(dir.path()).unwrap();
+    let files = Files::new(shared, Arc::new(ScriptedFaults::default()), false, remover);
+    let path = dir.path().join("0000000000000001.raftlog");
+    let handle = Arc::new(files.create(&path).unwrap());
+    let reader = files.new_reader(Arc::clone(&handle)).unwrap();
+    let unused = files.unused(&path);
+    assert!(!unused());
+    drop(handle);
+    assert!(!unused(), "a reader has it open");
+    drop(reader);
+    assert!(unused());
 }
 
 fn names(dir: &Path) -> Vec<String> {

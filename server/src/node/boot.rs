@@ -72,10 +72,10 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
         .map_err(|e| ServerError::Wal(e.to_string()))?;
     let wal = Arc::new(wal);
     let partitions = config.data_dir.join("partitions");
-    let lost_groups = lost_groups(&partitions, &recovered).map_err(|e| ServerError::Storage(e.to_string()))?;
-    let shorter = shorter(&partitions, &recovered, &lost_groups).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let lost_groups = lost_groups(&partitions, &recovered)?;
+    let shorter = shorter(&partitions, &recovered, &lost_groups)?;
     let suspect = judge(&config.data_dir, &recovered, shorter, data_dir.same_boot())?;
-    let folders = storage::groups(&partitions).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let folders = storage::groups(&partitions)?;
     let log_lost = recovered.flushes_missing > 0;
     let fresh = recovered.groups.is_empty() && folders.is_empty() && !log_lost;
     let node_config = NodeConfig {
@@ -95,7 +95,7 @@ pub(super) fn boot(config: &ServerConfig, closing: watch::Sender<bool>) -> Resul
     };
     let mut core = NodeCore::new(node_config, clock.now());
     let settings = StorageSettings { partitions: partitions.clone(), segment_bytes: config.segment_bytes };
-    let mut storage = Storage::open(settings).map_err(|e| ServerError::Storage(e.to_string()))?;
+    let mut storage = Storage::open(settings)?;
     let mut effects = Vec::new();
     let keys = DataKeys::default();
     let mut kept = Vec::new();
@@ -239,7 +239,12 @@ fn shorter(partitions: &Path, recovered: &Recovered, lost: &BTreeSet<GroupId>) -
         return Ok(Some(format!("the files of {group} are there, its log is gone")));
     }
     for (group, log) in &recovered.groups {
-        let checkpoint = log.kv.get(CHECKPOINT_KEY).and_then(|stored| Checkpoint::from_bytes(stored.clone()).ok());
+        let stored = log.kv.get(CHECKPOINT_KEY).map(|stored| Checkpoint::from_bytes(stored.clone(), partitions));
+        let checkpoint = match stored {
+            Some(Err(newer @ StorageError::Newer { .. })) => return Err(newer),
+            // A damaged one is found again when its replica is opened.
+            stored => stored.and_then(Result::ok),
+        };
         let newest = storage::reach(partitions, *group, checkpoint.as_ref())?;
         let last = log.entries.last().map_or(LogIndex::ZERO, |entry| LogIndex(entry.index));
         let last = last.max(checkpoint.map_or(LogIndex::ZERO, |checkpoint| checkpoint.log_index()));
@@ -324,10 +329,8 @@ fn open_replica(
         (Ok(recovered), Ok(restored)) => {
             core.open(assignment, restored, recovered.map(|r| r.image), clock.now(), effects);
         }
-        // A disk that refuses is no damage of one group.
-        (Err(error @ StorageError::Io { .. }), _) => {
-            return Err(ServerError::Storage(format!("{}: {error}", assignment.group)));
-        }
+        // A disk that refuses is no damage of one group, and what a newer version wrote is none at all.
+        (Err(error @ (StorageError::Io { .. } | StorageError::Newer { .. })), _) => return Err(error.into()),
         (Err(damage), _) => core.open_aside(assignment, damage.to_string(), effects),
         (_, Err(quarantine)) => core.open_aside(assignment, quarantine.reason, effects),
     }

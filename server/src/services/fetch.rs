@@ -141,6 +141,7 @@ pub(super) fn unreadable(view: &PartitionView, place: &str, error: &StorageError
             )
         }
         StorageError::Io { .. }
+        | StorageError::Newer { .. }
         | StorageError::BelowFirst { .. }
         | StorageError::UnknownGroup(_)
         | StorageError::Stopped => Refusal::new(

@@ -3,9 +3,13 @@
 //! It is a key–value of the group in the write-ahead log, in the same write as the compaction that it allows
 //! (`3-architecture`, storage): atomic, without a flush of its own.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use prost::Message;
 use quorate_proto::ids::{LogIndex, Offset, Term};
+
+use super::error::StorageError;
 
 /// Under this key the checkpoint stands in the write-ahead log.
 pub const CHECKPOINT_KEY: &str = "checkpoint";
@@ -65,16 +69,21 @@ impl Checkpoint {
         self.encode_to_vec().into()
     }
 
-    /// From what was stored.
+    /// From what was stored; `place` is for the texts of errors.
     ///
     /// # Errors
-    /// A text that says what is wrong, the version of a newer schema included.
-    pub fn from_bytes(bytes: Bytes) -> Result<Self, String> {
-        let checkpoint = Self::decode(bytes).map_err(|e| format!("checkpoint is unreadable: {e}"))?;
-        if checkpoint.schema == SCHEMA {
-            Ok(checkpoint)
-        } else {
-            Err(format!("checkpoint schema {} is not {SCHEMA}, which this software knows", checkpoint.schema))
+    /// `Newer`, naming the schema, or `Corrupt`.
+    pub fn from_bytes(bytes: Bytes, place: &Path) -> Result<Self, StorageError> {
+        let checkpoint = Self::decode(bytes)
+            .map_err(|error| StorageError::corrupt(place, 0, format!("a checkpoint is unreadable: {error}")))?;
+        match checkpoint.schema {
+            SCHEMA => Ok(checkpoint),
+            newer if newer > SCHEMA => {
+                let what =
+                    format!("a checkpoint has schema {newer}; this software reads up to {SCHEMA}: use a newer version");
+                Err(StorageError::Newer { path: place.to_owned(), what })
+            }
+            other => Err(StorageError::corrupt(place, 0, format!("a checkpoint has schema {other}"))),
         }
     }
 

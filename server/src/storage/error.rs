@@ -25,6 +25,15 @@ pub enum StorageError {
         /// How it shows.
         what: String,
     },
+    /// Written by a newer version. Not damage: the files stay as they are, and the node does not start (`3-architecture`,
+    /// change).
+    #[error("{path}: {what}")]
+    Newer {
+        /// Which file.
+        path: PathBuf,
+        /// What it has and what this software reads.
+        what: String,
+    },
     /// The offset lies below the first that is stored.
     #[error("offset {offset} is below the first stored offset {first}")]
     BelowFirst {

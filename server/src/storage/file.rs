@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use quorate_proto::file_header::{FileHeader, FileKind, FILE_HEADER_LEN};
+use quorate_proto::file_header::{BadFileHeader, FileHeader, FileKind, FILE_HEADER_LEN};
 
 use super::error::StorageError;
 
@@ -20,8 +20,13 @@ pub(super) fn header(kind: FileKind) -> [u8; HEADER_LEN] {
 pub(super) fn check_header(file: &File, path: &Path, kind: FileKind) -> Result<(), StorageError> {
     let mut bytes = [0; HEADER_LEN];
     file.read_exact_at(&mut bytes, 0).map_err(StorageError::io("cannot read", path))?;
-    FileHeader::parse(kind, &bytes).map_err(|wrong| StorageError::corrupt(path, 0, wrong.to_string()))?;
-    Ok(())
+    match FileHeader::parse(kind, &bytes) {
+        Ok(_) => Ok(()),
+        Err(newer @ (BadFileHeader::Newer { .. } | BadFileHeader::Features { .. })) => {
+            Err(StorageError::Newer { path: path.to_owned(), what: newer.to_string() })
+        }
+        Err(wrong) => Err(StorageError::corrupt(path, 0, wrong.to_string())),
+    }
 }
 
 /// Makes the names in `dir` durable.

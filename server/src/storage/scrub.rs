@@ -20,8 +20,8 @@ use super::error::StorageError;
 use super::file;
 use super::files::{group_dir, SnapshotFile};
 use super::frame::{self, HEADER};
+use super::handle::StorageHandle;
 use super::runs;
-use super::thread::StorageHandle;
 
 /// Name of the file that says that a group's files are damaged; it stays until they are replaced.
 const MARKER: &str = "DAMAGED";

@@ -29,8 +29,8 @@ use super::checkpoint::Checkpoint;
 use super::error::StorageError;
 use super::file;
 use super::files::{generation_dir, group_dir, part_file, SnapshotFile};
+use super::handle::StorageHandle;
 use super::scrub;
-use super::thread::StorageHandle;
 use crate::keys::DataKeys;
 
 /// The part that says what the other parts must be: the sender's [`Checkpoint`] without the machine's state, which
@@ -320,7 +320,7 @@ impl Staging {
 
     fn make_generation(self, index: u64) -> Result<Checkpoint, StorageError> {
         let wrong = |what: String| StorageError::corrupt(&self.dir, 0, what);
-        let mut checkpoint = Checkpoint::from_bytes(Bytes::from(self.manifest.clone())).map_err(wrong)?;
+        let mut checkpoint = Checkpoint::from_bytes(Bytes::from(self.manifest.clone()), &self.dir)?;
         if checkpoint.index != index {
             return Err(wrong(format!("the files are of index {}, the message of {index}", checkpoint.index)));
         }

@@ -46,7 +46,7 @@ struct Measured {
     gap: Duration,
     /// When the gap began, milliseconds after the fault; negative before it.
     begins_ms: f64,
-    /// How much of the gap the machine itself stood still.
+    /// How much of the gap others on this machine waited, too.
     stalled: Stalled,
     /// Of the partition with the longest gap.
     phases: Option<Failover>,
@@ -127,8 +127,8 @@ impl Series<'_> {
         while self.measured.len() < self.settings.repeat as usize {
             match self.one().await? {
                 Some(one) => {
+                    self.tell_of(&one);
                     self.measured.push(one);
-                    self.tell_last();
                 }
                 None => {
                     self.void += 1;
@@ -141,12 +141,11 @@ impl Series<'_> {
         Ok(())
     }
 
-    fn tell_last(&self) {
-        let Some(last) = self.measured.last() else { return };
-        let mut text = format!("{}/{}: gap {} ms", self.measured.len(), self.settings.repeat, ms(last.gap));
-        for (what, stalled) in [("disk", last.stalled.disk), ("processor", last.stalled.processor)] {
-            if !stalled.is_zero() {
-                text.push_str(&format!("; the {what} of this machine stood still for {} ms of it", ms(stalled)));
+    fn tell_of(&self, one: &Measured) {
+        let mut text = format!("{}/{}: gap {} ms", self.measured.len() + 1, self.settings.repeat, ms(one.gap));
+        for (who, waited) in [("a flush", one.stalled.disk), ("a thread", one.stalled.processor)] {
+            if !waited.is_zero() {
+                text.push_str(&format!("; {who} beside it waited for {} ms of it", ms(waited)));
             }
         }
         (self.tell)(&text);

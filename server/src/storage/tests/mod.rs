@@ -15,6 +15,8 @@ use super::files::PartitionFiles;
 use super::staging::Staging;
 use super::*;
 
+mod index;
+
 const GROUP: GroupId = GroupId(9);
 
 /// Entry `index` with one batch of `records` records from `base` on; its body tells the base offset.
@@ -107,7 +109,7 @@ fn what_a_checkpoint_named_is_there_and_what_came_later_is_cut_off() {
         files.append(std::slice::from_ref(entry)).unwrap();
     }
     drop(files);
-    let stored = Checkpoint::from_bytes(checkpoint.to_bytes()).unwrap();
+    let stored = Checkpoint::from_bytes(checkpoint.to_bytes(), dir.path()).unwrap();
     let (mut files, keys) = PartitionFiles::open(dir.path(), GROUP, stored, 600).unwrap();
     assert_eq!(read_all(&mut files, 0), [0, 2, 4, 6]);
     let known: Vec<u64> = keys.iter().map(|k| u64::from_le_bytes(k[..].try_into().unwrap())).collect();
@@ -176,8 +178,8 @@ fn a_damaged_key_run_is_noticed_at_start() {
 fn a_newer_checkpoint_schema_is_refused_by_number() {
     let mut checkpoint = Checkpoint::at(LogIndex(1), Term(1), Bytes::new());
     checkpoint.schema = 7;
-    let error = Checkpoint::from_bytes(checkpoint.to_bytes()).unwrap_err();
-    assert!(error.contains("schema 7"), "{error}");
+    let error = Checkpoint::from_bytes(checkpoint.to_bytes(), Path::new("5")).unwrap_err();
+    assert!(matches!(error, StorageError::Newer { .. }) && error.to_string().contains("schema 7"), "{error}");
 }
 
 #[test]
@@ -454,84 +456,10 @@ fn damaged_files_are_told_of_once_never_read_never_sent_and_remembered() {
     assert!(again.is_err_and(|error| error.to_string().contains("fails its checksum")), "the next start knows");
 }
 
-/// Ten entries of two records each, one a second from second 1 on; entries 4 and 5 at the same instant.
-fn timed() -> Vec<AppliedEntry> {
-    let second = |i: u64| i64::try_from(if i == 5 { 4 } else { i } + 1).unwrap() * 1_000_000;
-    ten().into_iter().zip(0..).map(|(entry, i)| AppliedEntry { log_time: LogTime(second(i)), ..entry }).collect()
-}
-
-/// The offset before the first record at or after each instant, by looking at every entry.
-fn by_looking(entries: &[AppliedEntry], time: LogTime) -> Offset {
-    let first = entries.iter().find(|entry| entry.log_time >= time);
-    first.map_or(Offset(20), |entry| entry.batches[0].base_offset)
-}
-
 #[test]
-fn an_offset_is_found_by_log_time_in_open_and_closed_segments_and_after_a_start() {
-    for segment_bytes in [300, 600, 1 << 20] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut files = PartitionFiles::create(dir.path(), GROUP, segment_bytes).unwrap();
-        assert_eq!(files.offset_at(LogTime(5)).unwrap(), Offset(0), "nothing is there yet");
-        for entry in timed() {
-            files.append(&[entry]).unwrap();
-        }
-        let checkpoint = files.checkpoint(LogIndex(15), Term(2), Bytes::new()).unwrap();
-        let instants = (0..12).flat_map(|s| [s * 1_000_000 - 1, s * 1_000_000, s * 1_000_000 + 1]).map(LogTime);
-        let right: Vec<_> = instants.map(|at| (at, by_looking(&timed(), at))).collect();
-        for (at, offset) in &right {
-            assert_eq!(files.offset_at(*at).unwrap(), *offset, "{at:?}, segments of {segment_bytes}");
-        }
-        drop(files);
-        let (mut files, _) = PartitionFiles::open(dir.path(), GROUP, checkpoint, segment_bytes).unwrap();
-        for (at, offset) in &right {
-            assert_eq!(files.offset_at(*at).unwrap(), *offset, "{at:?} after a start, segments of {segment_bytes}");
-        }
-    }
-}
-
-#[test]
-fn an_index_that_is_missing_damaged_or_of_another_length_is_made_anew() {
-    let dir = tempfile::tempdir().unwrap();
-    // So long that an index has many points, and a wrong one would lead astray.
-    let many: Vec<_> = (0..200).map(|i| entry(6 + i, 2 * i, 2, 4_000)).collect();
-    let mut files = PartitionFiles::create(dir.path(), GROUP, 400_000).unwrap();
-    for entry in &many {
-        files.append(std::slice::from_ref(entry)).unwrap();
-    }
-    let checkpoint = files.checkpoint(LogIndex(205), Term(2), Bytes::new()).unwrap();
-    drop(files);
-    let path = newest(dir.path(), "index");
-    let segment = path.with_extension("segment");
-    let length = std::fs::metadata(&segment).unwrap().len();
-    let intact = std::fs::read(&path).unwrap();
-    let points = (intact.len() - 48) / 24;
-    assert!(points > 8, "{points}");
-    let file = std::fs::File::open(&segment).unwrap();
-    let made = |bytes: Option<&[u8]>| {
-        let _ = std::fs::remove_file(&path);
-        if let Some(bytes) = bytes {
-            std::fs::write(&path, bytes).unwrap();
-        }
-        super::index::Index::of(&file, &segment, length, true).unwrap()
-    };
-    let right = made(None);
-    assert_eq!(right, made(Some(&intact)));
-    for at in 0..intact.len() {
-        let mut damaged = intact.clone();
-        damaged[at] ^= 1 << (at % 8);
-        assert_eq!(made(Some(&damaged)), right, "byte {at} was believed");
-        assert_eq!(made(Some(&intact[..at])), right, "cut at {at}, it was believed");
-    }
-    std::fs::write(&path, &intact).unwrap();
-    // One of another length is not even looked at: not that of a segment that was longer, nor of one that grew.
-    let entry = u64::try_from(super::frame::HEADER + super::frame::ROW + 3 + 8 + 4_000).unwrap();
-    let shorter = super::index::Index::of(&file, &segment, length - 20 * entry, false).unwrap();
-    assert!(shorter.len() < right.len());
-    // It stays over a start, and a reader finds everything with it.
-    let (mut files, _) = PartitionFiles::open(dir.path(), GROUP, checkpoint, 400_000).unwrap();
-    assert!(path.exists());
-    for offset in [0, 1, 199, 200, 398] {
-        let found = files.read(Offset(offset), 1).unwrap();
-        assert_eq!(found.next, Some(Offset(offset / 2 * 2 + 2)));
-    }
+fn a_flush_that_finds_no_room_is_no_reason_to_try_the_write_again() {
+    let no_room = std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let StorageError::Io { source, .. } = StorageError::flush(Path::new("a.segment"))(no_room) else { panic!("io") };
+    assert_ne!(source.kind(), std::io::ErrorKind::StorageFull, "the thread would wait for room and append again");
+    assert!(source.to_string().contains("space"), "the text still says why: {source}");
 }
